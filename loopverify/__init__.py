@@ -1,0 +1,41 @@
+"""loopverify: which variables does a looped language model carry that no loss can see?
+
+Importing the package does not import torch: every public name is resolved on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from loopverify._version import __version__
+
+if TYPE_CHECKING:
+    from loopverify import models, objectives, theory
+    from loopverify.looped import Looped, Trace, unroll
+
+# public name -> module that defines it (None: the name is itself a subpackage)
+_LAZY: dict[str, str | None] = {
+    "Looped": "loopverify.looped",
+    "Trace": "loopverify.looped",
+    "models": None,
+    "objectives": None,
+    "theory": None,
+    "unroll": "loopverify.looped",
+}
+
+__all__ = ["Looped", "Trace", "__version__", "models", "objectives", "theory", "unroll"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'loopverify' has no attribute {name!r}; it has: {', '.join(__all__)}")
+    home = _LAZY[name]
+    module = importlib.import_module(home or f"loopverify.{name}")
+    value = getattr(module, name) if home else module
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,234 @@
+"""The one interface a looped model meets, and the driver that unrolls it.
+
+Shapes: B batch, T tokens, D channels, V vocabulary, K loops. Loops count 1..K; H_0 is the embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from loopverify.errors import GradientCutError, InPlaceStepError, InputError
+
+__all__ = ["Embed", "Looped", "Readout", "Step", "Trace", "unroll"]
+
+Embed = Callable[[Tensor], tuple[Tensor, Any]]
+Step = Callable[[Tensor, Any, int], Tensor]
+Readout = Callable[[Tensor, Any, int, int], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Looped:
+    """A looped language model: H_0 = embed(tokens), H_k = step(H_{k-1}), logits_k = readout(H_k).
+
+    Each callable may be a function, a bound method of an `nn.Module` or an `nn.Module`; the modules among them
+    (and `module`, if given) are where `modules()` and `parameters()` look.
+    """
+
+    embed: Embed
+    """embed(tokens (B, T) int64) -> (state (B, T, D), context); context is whatever the steps need, or None."""
+    step: Step
+    """step(state, context, loop) -> next state (B, T, D); loop = 1..K. Must leave `state` unchanged."""
+    readout: Readout
+    """readout(state, context, loop, loops) -> logits (B, T, V): what exit `loop` of a run of `loops` shows.
+    It receives the state *before* any readout norm."""
+    trained_loops: int
+    """r0, the number of loops the model was (or will be) trained with."""
+    name: str = "looped"
+    vocab_size: int | None = None
+    """V, when known without running the model; lets `unroll` refuse tokens out of range by name."""
+    module: nn.Module | None = None
+    """The module that owns the parameters, when the callables do not lead to it (closures)."""
+    branches: Callable[[Tensor, Any, int], list[tuple[str, Tensor]]] | None = field(default=None)
+    """branches(state, context, loop) -> [(sublayer name, residual output (B, T, D)), ...] in order, such that
+    step(state) = state + the sum of the outputs; None when the step is not such a sum or cannot be taken apart."""
+
+    def __post_init__(self) -> None:
+        for part in ("embed", "step", "readout"):
+            if not callable(getattr(self, part)):
+                raise InputError(f"Looped.{part} is {getattr(self, part)!r}; expected a callable or an nn.Module")
+        if not _is_count(self.trained_loops):
+            raise InputError(f"Looped.trained_loops is {self.trained_loops!r}; expected an integer >= 1")
+
+    def modules(self) -> list[nn.Module]:
+        """The distinct root modules behind the callables, in the order module, embed, step, readout."""
+        candidates = [self.module, *(_owner(part) for part in (self.embed, self.step, self.readout))]
+        return list({id(m): m for m in candidates if m is not None}.values())
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Every parameter once, under its name inside the module that owns it."""
+        seen: set[int] = set()
+        for module in self.modules():
+            for name, parameter in module.named_parameters():
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield name, parameter
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Every parameter once."""
+        return (parameter for _, parameter in self.named_parameters())
+
+
+def _owner(part: object) -> nn.Module | None:
+    bound = getattr(part, "__self__", part)
+    return bound if isinstance(bound, nn.Module) else None
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One run of a looped model: the states H_0..H_K, each in memory of its own, and the exits on demand."""
+
+    model: Looped
+    tokens: Tensor
+    states: tuple[Tensor, ...]
+    """H_0..H_K, each (B, T, D), before any readout norm."""
+    context: Any
+
+    @property
+    def loops(self) -> int:
+        """K, the number of loops that were run."""
+        return len(self.states) - 1
+
+    def logits(self, loop: int) -> Tensor:
+        """Logits (B, T, V) of exit `loop` (1..K) of this run; computed at each call and not kept."""
+        if not _is_count(loop) or loop > self.loops:
+            raise InputError(f"exit {loop!r} of a trace of {self.loops} loops; expected an integer 1..{self.loops}")
+        return self.model.readout(self.states[loop], self.context, loop, self.loops)
+
+
+def unroll(model: Looped, tokens: Tensor, loops: int | None = None, grad: bool = False) -> Trace:
+    """Run `model` for `loops` loops and keep every state.
+
+    Args:
+        tokens: (B, T) int64.
+        loops: K; the trained loops when omitted.
+        grad: record gradients, and make sure that one can flow from H_K back to H_0.
+
+    Raises:
+        InputError: bad tokens, loops < 1, or a state that is not a floating tensor of the shape of H_0.
+        InPlaceStepError: a step changed a state that the trace holds.
+        GradientCutError: with `grad`, a state does not depend differentiably on the one before it.
+    """
+    if not isinstance(model, Looped):
+        raise InputError(
+            f"unroll got a {type(model).__name__}; expected a loopverify.Looped. "
+            "Describe the model with Looped(embed=..., step=..., readout=..., trained_loops=...)"
+        )
+    loops = model.trained_loops if loops is None else loops
+    if not _is_count(loops):
+        raise InputError(f"loops is {loops!r}; expected an integer >= 1")
+    _check_tokens(tokens, model.vocab_size)
+    # Inference tensors carry no version counter, by which changes in place are seen.
+    with torch.inference_mode(mode=False), torch.set_grad_enabled(grad):
+        return _run(model, tokens.clone() if tokens.is_inference() else tokens, loops, grad)
+
+
+def _run(model: Looped, tokens: Tensor, loops: int, grad: bool) -> Trace:
+    state, context = _embed(model, tokens)
+    if grad and not state.requires_grad:
+        state = state.detach().requires_grad_()
+    states, versions = [state], [state._version]
+    for loop in range(1, loops + 1):
+        following = model.step(states[-1], context, loop)
+        _check_state(following, states[0], f"step at loop {loop}")
+        following = _own_memory(following, states, versions, loop)
+        if grad and not _depends_on(following, states[-1]):
+            raise GradientCutError(_cut_message(loop, following))
+        states.append(following)
+        versions.append(following._version)
+    return Trace(model, tokens, tuple(states), context)
+
+
+def _embed(model: Looped, tokens: Tensor) -> tuple[Tensor, Any]:
+    try:
+        embedded = model.embed(tokens)
+    except IndexError as error:
+        low, high = tokens.min().item(), tokens.max().item()
+        raise InputError(
+            f"embed refused tokens in {low}..{high} ({error}); they are likely outside the model's vocabulary"
+        ) from error
+    if not (isinstance(embedded, tuple) and len(embedded) == 2):
+        raise InputError(f"embed returned a {type(embedded).__name__}; expected a pair (state, context)")
+    state, context = embedded
+    _check_state(state, None, "embed")
+    return state, context
+
+
+def _check_tokens(tokens: Tensor, vocab_size: int | None) -> None:
+    if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64 or tokens.ndim != 2 or 0 in tokens.shape:
+        seen = f"{tokens.dtype} {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise InputError(f"tokens are {seen}; expected a non-empty int64 tensor of shape (B, T)")
+    # On an accelerator this look would stall the queue at every step; there the embedding itself refuses them.
+    if vocab_size is not None and tokens.device.type == "cpu":
+        low, high = (int(bound) for bound in tokens.aminmax())
+        if low < 0 or high >= vocab_size:
+            raise InputError(
+                f"tokens span {low}..{high}; expected 0..{vocab_size - 1} for a vocabulary of {vocab_size}. "
+                "Was the text encoded with this model's tokenizer?"
+            )
+
+
+def _check_state(state: object, like: Tensor | None, source: str) -> None:
+    if not isinstance(state, Tensor) or not state.is_floating_point():
+        seen = state.dtype if isinstance(state, Tensor) else type(state).__name__
+        raise InputError(f"{source} returned {seen}; expected a floating tensor of shape (B, T, D)")
+    if like is None:
+        if state.ndim != 3:
+            raise InputError(f"{source} returned shape {tuple(state.shape)}; expected (B, T, D)")
+    elif state.shape != like.shape:
+        raise InputError(
+            f"{source} returned shape {tuple(state.shape)}; expected that of H_0, {tuple(like.shape)}: "
+            "a looped state keeps its shape"
+        )
+
+
+def _own_memory(following: Tensor, states: list[Tensor], versions: list[int], loop: int) -> Tensor:
+    """`following` in memory that no earlier state shares, after a look that none of them was changed."""
+    for k, (state, version) in enumerate(zip(states, versions, strict=True)):
+        if state._version != version:
+            raise InPlaceStepError(
+                f"step at loop {loop} changed H_{k} in place; every state is decoded as well as fed back, "
+                "so a step must write its result to new memory (h = h + b, not h += b)"
+            )
+    memory = following.untyped_storage().data_ptr()
+    if any(state.untyped_storage().data_ptr() == memory for state in states):
+        return following.clone()  # an identity or a view: harmless, but states of a trace never alias
+    return following
+
+
+def _depends_on(later: Tensor, earlier: Tensor) -> bool:
+    """Whether the autograd graph leads from `later` back to `earlier`."""
+    if later.grad_fn is None:
+        return False
+    goal = earlier.grad_fn
+    pending, seen = [later.grad_fn], {later.grad_fn}
+    while pending:
+        node = pending.pop()
+        # A leaf has no grad_fn of its own; its AccumulateGrad node points back at it.
+        if node is goal or (goal is None and getattr(node, "variable", None) is earlier):
+            return True
+        for parent, _ in node.next_functions:
+            if parent is not None and parent not in seen:
+                seen.add(parent)
+                pending.append(parent)
+    return False
+
+
+def _cut_message(loop: int, state: Tensor) -> str:
+    cause = (
+        "its result does not require a gradient (torch.no_grad, .detach() or .data inside the step?)"
+        if not state.requires_grad
+        else "its result does not depend on the state it was given (a detach, or a truncated backward pass?)"
+    )
+    return (
+        f"no gradient flows from H_{loop} back to H_{loop - 1}: {cause}. "
+        "Later losses then cannot train earlier loops; use grad=False if this is intended"
+    )
