@@ -5,7 +5,7 @@ Shapes: B batch, T tokens, D channels, V vocabulary, K loops. Loops count 1..K; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,9 +43,25 @@ class Looped:
     """V, when known without running the model; lets `unroll` refuse tokens out of range by name."""
     module: nn.Module | None = None
     """The module that owns the parameters, when the callables do not lead to it (closures)."""
-    branches: Callable[[Tensor, Any, int], list[tuple[str, Tensor]]] | None = field(default=None)
+    branches: Callable[[Tensor, Any, int], list[tuple[str, Tensor]]] | None = None
     """branches(state, context, loop) -> [(sublayer name, residual output (B, T, D)), ...] in order, such that
     step(state) = state + the sum of the outputs; None when the step is not such a sum or cannot be taken apart."""
+    embed_masked: Callable[[Tensor, Tensor], tuple[Tensor, Any]] | None = None
+    """embed_masked(tokens (B, T), mask (B, T) bool, True at real tokens) -> (state, context): `embed` under padding."""
+    decode: Callable[[Tensor, Any, int], tuple[Tensor, Any]] | None = None
+    """decode(tokens (B, t), cache or None, loops) -> (logits (B, t, V) of the last exit, cache): continues the
+    sequences that the cache holds by t tokens."""
+    cache_slots: Callable[[Any], int] | None = None
+    """cache_slots(cache) -> number of key/value slots in use; loops * layers in a complete cache."""
+    exit_probabilities: Callable[[Trace], Tensor] | None = None
+    """exit_probabilities(trace) -> (B, T, K): the probability that each token leaves at each exit."""
+    choose_exit: Callable[[Trace, float], Tensor] | None = None
+    """choose_exit(trace, threshold) -> (B, T) int64 in 1..K: the exit that a threshold selects for each token."""
+    paths: Mapping[str, Callable[[Tensor, int], Tensor]] = field(default_factory=dict)
+    """Further ways by which the model itself computes the logits of its last exit, by name:
+    path(tokens, loops) -> (B, T, V). All of them claim to agree with `readout` of the last state."""
+    declares: frozenset[str] = frozenset()
+    """Traits the model admits to (a check that a trait explains is skipped, and says so); see loopverify.checks."""
 
     def __post_init__(self) -> None:
         for part in ("embed", "step", "readout"):

@@ -16,14 +16,23 @@ from torch import Tensor, nn
 from loopverify.errors import InputError, unknown
 from loopverify.looped import Looped
 
-__all__ = ["READOUTS", "LoopedTransformer", "Rope", "TransformerConfig"]
+__all__ = ["READOUTS", "Context", "LoopedTransformer", "TransformerConfig"]
 
 READOUTS = ("rmsnorm", "raw", "layernorm", "final_only")
 INTER_LOOP = ("none", "own", "shared")
 
-Rope = tuple[Tensor, Tensor]
-"""Cosine and sine tables, each (T, C / 2)."""
-Sublayer = Callable[[Tensor, Rope], Tensor]
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What every step of one run needs besides the state."""
+
+    rope: tuple[Tensor, Tensor]
+    """Cosine and sine tables: (T, C / 2), or (B, 1, T, C / 2) when padding shifts the positions of a row."""
+    mask: Tensor | None = None
+    """Who may attend to whom, (B, 1, T, T) bool; None: every token to itself and all before it."""
+
+
+Sublayer = Callable[[Tensor, Context], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +87,16 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.d_model, 3 * config.d_model, bias=False)
         self.out = nn.Linear(config.d_model, config.d_model, bias=False)
 
-    def forward(self, x_BTD: Tensor, rope: Rope) -> Tensor:
+    def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         B, T, D = x_BTD.shape
         q, k, v = self.qkv(x_BTD).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(
-            _rotate(q, rope), _rotate(k, rope), v, is_causal=True, dropout_p=self.dropout if self.training else 0.0
+            _rotate(q, context.rope),
+            _rotate(k, context.rope),
+            v,
+            attn_mask=context.mask,
+            is_causal=context.mask is None,
+            dropout_p=self.dropout if self.training else 0.0,
         )
         out: Tensor = self.out(mixed.transpose(1, 2).reshape(B, T, D))
         return out
@@ -113,11 +127,11 @@ class DecoderLayer(nn.Module):
         self.mlp_mix = SwiGLU(config)
         self.drop = nn.Dropout(config.dropout)
 
-    def attention(self, state: Tensor, rope: Rope) -> Tensor:
-        out: Tensor = self.drop(self.attention_mix(self.attention_norm(state), rope))
+    def attention(self, state: Tensor, context: Context) -> Tensor:
+        out: Tensor = self.drop(self.attention_mix(self.attention_norm(state), context))
         return out
 
-    def mlp(self, state: Tensor, rope: Rope) -> Tensor:  # noqa: ARG002 - one signature for both branches
+    def mlp(self, state: Tensor, context: Context) -> Tensor:  # noqa: ARG002 - one signature for both branches
         out: Tensor = self.drop(self.mlp_mix(self.mlp_norm(state)))
         return out
 
@@ -144,18 +158,29 @@ class LoopedTransformer(nn.Module):
         if config.tied_head:
             self.head.weight = self.embedding.weight
 
-    def embed(self, tokens: Tensor) -> tuple[Tensor, Rope]:
-        """tokens (B, T) int64 -> H_0 (B, T, D) and the rotary tables of T positions."""
+    def embed(self, tokens: Tensor) -> tuple[Tensor, Context]:
+        """tokens (B, T) int64 -> H_0 (B, T, D) and the context of T positions."""
         state: Tensor = self.embedding_drop(self.embedding(tokens))
-        return state, self._rope(tokens.shape[1], state.device)
+        return state, Context(self._rope(torch.arange(tokens.shape[1], device=tokens.device)))
 
-    def step(self, state: Tensor, context: Rope, loop: int) -> Tensor:  # noqa: ARG002 - the block is the same at every loop
+    def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Context]:
+        """As `embed`, for rows with padding: mask (B, T) bool is True at real tokens, which alone are attended to
+        and whose positions count from the first real token of their row."""
+        state: Tensor = self.embedding_drop(self.embedding(tokens))
+        positions = (mask.long().cumsum(1) - 1).clamp_min(0)
+        T = tokens.shape[1]
+        causal = torch.ones(T, T, dtype=torch.bool, device=tokens.device).tril()
+        # A padding token attends to itself, so that its softmax has something to sum over.
+        visible = causal & (mask[:, None, None, :] | torch.eye(T, dtype=torch.bool, device=tokens.device))
+        return state, Context(self._rope(positions[:, None, :]), visible)
+
+    def step(self, state: Tensor, context: Context, loop: int) -> Tensor:  # noqa: ARG002 - the block is the same at every loop
         """H_{k-1} (B, T, D) -> H_k: the whole stack once, then the inter-loop norm if there is one."""
         for _, sublayer in self._sublayers():
             state = state + sublayer(state, context)
         return state if self.loop_norm is None else self.loop_norm(state)
 
-    def branches(self, state: Tensor, context: Rope, loop: int) -> list[tuple[str, Tensor]]:  # noqa: ARG002
+    def branches(self, state: Tensor, context: Context, loop: int) -> list[tuple[str, Tensor]]:  # noqa: ARG002
         """What each sublayer adds to the stream, in order: [(name, (B, T, D)), ...]."""
         added = []
         for name, sublayer in self._sublayers():
@@ -164,7 +189,7 @@ class LoopedTransformer(nn.Module):
             state = state + out
         return added
 
-    def readout(self, state: Tensor, context: Rope, loop: int, loops: int) -> Tensor:  # noqa: ARG002
+    def readout(self, state: Tensor, context: Context, loop: int, loops: int) -> Tensor:  # noqa: ARG002
         """H_k (..., D) -> logits (..., V). `final_only` normalises the last exit of the run, and no other."""
         if self.readout_norm is not None and (self.config.readout != "final_only" or loop == loops):
             state = self.readout_norm(state)
@@ -181,6 +206,7 @@ class LoopedTransformer(nn.Module):
             name=name or f"looped_transformer/{self.config.readout}",
             vocab_size=self.config.vocab_size,
             module=self,
+            embed_masked=self.embed_masked,
             # With a norm at the loop boundary the step is no longer a sum of residual branches.
             branches=self.branches if self.loop_norm is None else None,
         )
@@ -191,10 +217,11 @@ class LoopedTransformer(nn.Module):
             yield f"layers.{index}.attention", layer.attention
             yield f"layers.{index}.mlp", layer.mlp
 
-    def _rope(self, length: int, device: torch.device) -> Rope:
+    def _rope(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Tables (..., C / 2) of int64 positions (...)."""
         channels = self.config.d_model // self.config.heads
-        rates = self.config.rope_theta ** (-torch.arange(0, channels, 2, device=device, dtype=torch.float32) / channels)
-        angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), rates)
+        pairs = torch.arange(0, channels, 2, device=positions.device, dtype=torch.float32)
+        angles = positions[..., None].float() * self.config.rope_theta ** (-pairs / channels)
         return angles.cos(), angles.sin()
 
 
@@ -206,7 +233,7 @@ def _readout_norm(config: TransformerConfig) -> nn.Module | None:
     return nn.RMSNorm(config.d_model, eps=config.norm_eps)
 
 
-def _rotate(x_BNTC: Tensor, rope: Rope) -> Tensor:
+def _rotate(x_BNTC: Tensor, context: Context) -> Tensor:
     """Turn the channel pairs (c, c + C/2) of every position by its angles."""
     cos, sin = (table.to(x_BNTC.dtype) for table in rope)
     a, b = x_BNTC.chunk(2, dim=-1)
