@@ -233,7 +233,7 @@ def _readout_norm(config: TransformerConfig) -> nn.Module | None:
     return nn.RMSNorm(config.d_model, eps=config.norm_eps)
 
 
-def _rotate(x_BNTC: Tensor, context: Context) -> Tensor:
+def _rotate(x_BNTC: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
     """Turn the channel pairs (c, c + C/2) of every position by its angles."""
     cos, sin = (table.to(x_BNTC.dtype) for table in rope)
     a, b = x_BNTC.chunk(2, dim=-1)
