@@ -6,6 +6,7 @@ Shapes: B batch, T tokens, D channels, V vocabulary, K loops. Loops count 1..K; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,6 +108,8 @@ class Trace:
     states: tuple[Tensor, ...]
     """H_0..H_K, each (B, T, D), before any readout norm."""
     context: Any
+    grad: bool = True
+    """Whether the exits record gradients, too."""
 
     @property
     def loops(self) -> int:
@@ -117,7 +120,8 @@ class Trace:
         """Logits (B, T, V) of exit `loop` (1..K) of this run; computed at each call and not kept."""
         if not _is_count(loop) or loop > self.loops:
             raise InputError(f"exit {loop!r} of a trace of {self.loops} loops; expected an integer 1..{self.loops}")
-        return self.model.readout(self.states[loop], self.context, loop, self.loops)
+        with nullcontext() if self.grad else torch.no_grad():
+            return self.model.readout(self.states[loop], self.context, loop, self.loops)
 
 
 def unroll(model: Looped, tokens: Tensor, loops: int | None = None, grad: bool = False) -> Trace:
@@ -160,7 +164,7 @@ def _run(model: Looped, tokens: Tensor, loops: int, grad: bool) -> Trace:
             raise GradientCutError(_cut_message(loop, following))
         states.append(following)
         versions.append(following._version)
-    return Trace(model, tokens, tuple(states), context)
+    return Trace(model, tokens, tuple(states), context, grad)
 
 
 def _embed(model: Looped, tokens: Tensor) -> tuple[Tensor, Any]:

@@ -22,8 +22,8 @@ def exit_cross_entropy(trace: Trace, targets: Tensor, loop: int) -> Tensor:
             f"targets are {targets.dtype} {tuple(targets.shape)}; expected int64 {tuple(trace.tokens.shape)}, "
             f"one next token for every token ({IGNORE} leaves one out)"
         )
-    # In float32 also under autocast: a bf16 log-softmax loses the third digit of the loss.
-    return F.cross_entropy(trace.logits(loop).flatten(0, -2).float(), targets.flatten(), ignore_index=IGNORE)
+    logits = _at_least_float32(trace.logits(loop)).flatten(0, -2)
+    return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORE)
 
 
 def terminal(trace: Trace, targets: Tensor) -> Tensor:
@@ -41,4 +41,9 @@ def norm_penalty(trace: Trace) -> Tensor:
 
     Its radial derivative at one token, <dP/dH, H> / d in rms units, is 2 s^2 / (K * tokens): never zero for s > 0.
     """
-    return torch.stack([state.float().square().mean() for state in trace.states[1:]]).mean()
+    return torch.stack([_at_least_float32(state).square().mean() for state in trace.states[1:]]).mean()
+
+
+def _at_least_float32(values: Tensor) -> Tensor:
+    """A bfloat16 log-softmax loses the third digit of the loss, and its sums of squares the second."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
