@@ -131,7 +131,7 @@ class DecoderLayer(nn.Module):
         out: Tensor = self.drop(self.attention_mix(self.attention_norm(state), context))
         return out
 
-    def mlp(self, state: Tensor, context: Context) -> Tensor:  # noqa: ARG002 - one signature for both branches
+    def mlp(self, state: Tensor, context: Context) -> Tensor:
         out: Tensor = self.drop(self.mlp_mix(self.mlp_norm(state)))
         return out
 
@@ -174,13 +174,13 @@ class LoopedTransformer(nn.Module):
         visible = causal & (mask[:, None, None, :] | torch.eye(T, dtype=torch.bool, device=tokens.device))
         return state, Context(self._rope(positions[:, None, :]), visible)
 
-    def step(self, state: Tensor, context: Context, loop: int) -> Tensor:  # noqa: ARG002 - the block is the same at every loop
+    def step(self, state: Tensor, context: Context, loop: int) -> Tensor:
         """H_{k-1} (B, T, D) -> H_k: the whole stack once, then the inter-loop norm if there is one."""
         for _, sublayer in self._sublayers():
             state = state + sublayer(state, context)
         return state if self.loop_norm is None else self.loop_norm(state)
 
-    def branches(self, state: Tensor, context: Context, loop: int) -> list[tuple[str, Tensor]]:  # noqa: ARG002
+    def branches(self, state: Tensor, context: Context, loop: int) -> list[tuple[str, Tensor]]:
         """What each sublayer adds to the stream, in order: [(name, (B, T, D)), ...]."""
         added = []
         for name, sublayer in self._sublayers():
@@ -189,7 +189,7 @@ class LoopedTransformer(nn.Module):
             state = state + out
         return added
 
-    def readout(self, state: Tensor, context: Context, loop: int, loops: int) -> Tensor:  # noqa: ARG002
+    def readout(self, state: Tensor, context: Context, loop: int, loops: int) -> Tensor:
         """H_k (..., D) -> logits (..., V). `final_only` normalises the last exit of the run, and no other."""
         if self.readout_norm is not None and (self.config.readout != "final_only" or loop == loops):
             state = self.readout_norm(state)

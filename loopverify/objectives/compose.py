@@ -63,5 +63,5 @@ def named(name: str, *, penalty: float = 0.01) -> Objective:
     return Objective(name, MappingProxyType(terms))
 
 
-def _weighted_penalty(trace: Trace, targets: Tensor, *, weight: float) -> Tensor:  # noqa: ARG001 - a Term's signature
+def _weighted_penalty(trace: Trace, targets: Tensor, *, weight: float) -> Tensor:
     return weight * norm_penalty(trace)
