@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING
 from loopverify._version import __version__
 
 if TYPE_CHECKING:
-    from loopverify import models, objectives, theory
+    from loopverify import claims, models, objectives, stats, theory
     from loopverify.looped import Looped, Trace, unroll
 
 # public name -> module that defines it (None: the name is itself a subpackage)
 _LAZY: dict[str, str | None] = {
     "Looped": "loopverify.looped",
     "Trace": "loopverify.looped",
+    "claims": None,
     "models": None,
     "objectives": None,
+    "stats": None,
     "theory": None,
     "unroll": "loopverify.looped",
 }
 
-__all__ = ["Looped", "Trace", "__version__", "models", "objectives", "theory", "unroll"]
+__all__ = ["Looped", "Trace", "__version__", "claims", "models", "objectives", "stats", "theory", "unroll"]
 
 
 def __getattr__(name: str) -> object:

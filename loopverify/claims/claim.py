@@ -1,0 +1,146 @@
+"""Claim: one empirical sentence of a paper, with the test that decides it, fixed before any run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from loopverify.claims import metric as metrics
+from loopverify.errors import InputError, unknown
+
+__all__ = ["Bound", "Claim", "Comparison"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One condition exceeds another by a least effect."""
+
+    left: str
+    right: str
+    by: Literal["ratio", "difference"]
+    least: float
+    """The effect below which the claim is not met: left >= least * right, or left >= right + least."""
+
+    def __post_init__(self) -> None:
+        if self.by not in ("ratio", "difference"):
+            raise unknown("kind of effect", self.by, ("ratio", "difference"))
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The conditions it needs runs of."""
+        return (self.left, self.right)
+
+    @property
+    def relation(self) -> Literal["≥"]:
+        """How the effect must stand to `limit`."""
+        return "≥"
+
+    @property
+    def limit(self) -> float:
+        """The least effect."""
+        return self.least
+
+    @property
+    def test(self) -> str:
+        """What decides it, in words."""
+        return "exact one-sided rank test over seeds, its null shifted to the least effect"
+
+    def effect(self, left: float, right: float) -> float:
+        """By how much `left` exceeds `right`, as a factor or in the metric's unit."""
+        if self.by == "difference":
+            return left - right
+        return left / right if right else math.inf
+
+    def bar(self, right: float) -> float:
+        """What `left` must reach against this value of the right side."""
+        return self.least * right if self.by == "ratio" else right + self.least
+
+    def unit(self, metric: str) -> str:
+        """The unit of the effect: '×' for a ratio, otherwise that of the metric."""
+        return "×" if self.by == "ratio" else metrics.unit(metric)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """Every seed of one condition lies on one side of a value."""
+
+    condition: str
+    side: Literal["at least", "at most"]
+    value: float
+
+    def __post_init__(self) -> None:
+        if self.side not in ("at least", "at most"):
+            raise unknown("side of a bound", self.side, ("at least", "at most"))
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The condition it needs runs of."""
+        return (self.condition,)
+
+    @property
+    def relation(self) -> Literal["≥", "≤"]:
+        """How the metric must stand to `limit`."""
+        return "≥" if self.side == "at least" else "≤"
+
+    @property
+    def limit(self) -> float:
+        """The bound."""
+        return self.value
+
+    @property
+    def test(self) -> str:
+        """What decides it, in words."""
+        return "every seed within the bound"
+
+    def within(self, value: float) -> bool:
+        """Whether one seed is inside."""
+        return value >= self.value if self.side == "at least" else value <= self.value
+
+    def unit(self, metric: str) -> str:
+        """The unit of the metric."""
+        return metrics.unit(metric)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One claim; never edited to fit a result: another threshold is another claim."""
+
+    id: str
+    """Paper, table, then what it is about: 'P1.T2.drift.per_loop.vs_raw'."""
+    sentence: str
+    source: str
+    metric: str
+    """A metric name or a difference of two, e.g. 'norm@4', 'ce@1-ce@4'."""
+    form: Comparison | Bound
+    published: Mapping[str, float] = field(default_factory=dict)
+    """The paper's own effect by model size ('44m', '129m'), in `unit`."""
+    alpha: float = 0.05
+
+    def __post_init__(self) -> None:
+        self.form.unit(self.metric)  # refuses what is no metric
+        if not 0 < self.alpha < 1:
+            raise InputError(f"alpha of {self.id} is {self.alpha}; expected a probability between 0 and 1")
+        object.__setattr__(self, "published", MappingProxyType(dict(self.published)))
+
+    @property
+    def table(self) -> str:
+        """The paper and table it belongs to: 'P1.T2'."""
+        return ".".join(self.id.split(".")[:2])
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The conditions it needs runs of."""
+        return self.form.conditions
+
+    @property
+    def test(self) -> str:
+        """What decides it, in words."""
+        return self.form.test
+
+    @property
+    def unit(self) -> str:
+        """The unit of its effect, its limit and its published numbers."""
+        return self.form.unit(self.metric)

@@ -1,0 +1,123 @@
+"""Evidence: what the runs at hand say about one claim. The terminal, the JSON and the HTML show this record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from math import isfinite
+from statistics import median
+from typing import Any, Literal, Self
+
+from loopverify.claims.metric import label, number, quantity
+
+__all__ = ["VERDICTS", "Evidence", "Measured", "Verdict"]
+
+Verdict = Literal["held", "contradicted", "inconclusive", "not run"]
+VERDICTS: tuple[Verdict, ...] = ("held", "contradicted", "inconclusive", "not run")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """An effect over seeds, or over all pairs of seeds of two conditions."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, effects: list[float]) -> Self | None:
+        """The summary of the finite among some effects; None when there are none."""
+        effects = [effect for effect in effects if isfinite(effect)]
+        return cls(median=median(effects), low=min(effects), high=max(effects)) if effects else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One claim, what was measured, and what follows."""
+
+    claim: str
+    """The claim's id."""
+    sentence: str
+    source: str
+    metric: str
+    unit: str
+    """Of the effect: '×', 'nats' (a token), 'L2', 'rms' or ''."""
+    published: Mapping[str, float]
+    """The paper's own effect by model size."""
+    relation: Literal["≥", "≤"]
+    limit: float
+    """The least effect, or the bound."""
+    measured: Measured | None
+    """None when nothing finite was measured."""
+    seeds: Mapping[str, tuple[int, ...]]
+    """The seeds of every condition compared."""
+    alpha: float
+    p_for: float | None
+    """Exact one-sided p that the effect exceeds the limit; None where no test was made."""
+    p_against: float | None
+    """Exact one-sided p that the effect falls short of the limit."""
+    cliffs_delta: float | None
+    """Of the two conditions themselves, at no margin."""
+    verdict: Verdict
+    basis: str
+    """Why this verdict, and what it rests on."""
+    diverged: tuple[str, ...] = ()
+    """Runs whose metric is not a finite number."""
+
+    @property
+    def n(self) -> str:
+        """Seeds a side: '3 vs 3', or '3' of one condition."""
+        return " vs ".join(str(len(seeds)) for seeds in self.seeds.values())
+
+    @property
+    def margin(self) -> float | None:
+        """How far the median lies inside the limit (negative: outside), in `unit`."""
+        if self.measured is None:
+            return None
+        over = self.measured.median - self.limit
+        return over if self.relation == "≥" else -over
+
+    @property
+    def required_text(self) -> str:
+        """The limit for people: '≥ ×30'."""
+        return f"{self.relation} {_limit(self.limit, self.unit)}"
+
+    @property
+    def measured_text(self) -> str:
+        """The effect for people: '×328 (301…355)'."""
+        if self.measured is None:
+            return "–"
+        m = self.measured
+        spread = f" ({number(m.low)}…{number(m.high)})" if m.low != m.high else ""
+        return quantity(m.median, self.unit) + spread
+
+    @property
+    def published_text(self) -> str:
+        """The paper's effects for people: '×891 (44M), ×728 (129M)'."""
+        told = [f"{quantity(value, self.unit)} ({size.upper()})" for size, value in self.published.items()]
+        return ", ".join(told) or "–"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON values, with `n` and `margin`."""
+        record = {f.name: getattr(self, f.name) for f in fields(self)}
+        return record | {
+            "published": dict(self.published),
+            "measured": None if self.measured is None else asdict(self.measured),
+            "seeds": {condition: list(seeds) for condition, seeds in self.seeds.items()},
+            "diverged": list(self.diverged),
+            "n": self.n,
+            "margin": self.margin,
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{self.verdict}: {self.sentence} [{self.claim}; {self.source}]\n"
+            f"  measured {label(self.metric)}: {self.measured_text}, required {self.required_text}; "
+            f"paper: {self.published_text}; n = {self.n}\n"
+            f"  {self.basis}"
+        )
+
+
+def _limit(limit: float, unit: str) -> str:
+    """A limit is a chosen number: shown as chosen, not rounded to what could be measured."""
+    return f"×{limit:g}" if unit == "×" else f"{limit:,g} {unit}".rstrip()

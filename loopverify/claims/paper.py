@@ -1,0 +1,58 @@
+"""The numbers the papers published, as data with their sources."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any
+
+__all__ = ["SIZES", "by_size", "exit_gap", "final_norm", "first_exit", "perplexity", "tables"]
+
+SIZES = ("44m", "129m")
+"""The paper's two controlled studies (Sharma & Vu 2026, section 3)."""
+_TABLE_5 = {"per_loop/final_only": "final_only", "per_loop+penalty/rmsnorm": "penalty"}
+
+
+@cache
+def tables() -> Mapping[str, Any]:
+    """Every published table by name, such as 'P1.T2_norm_and_ppl'; 'source' and 'notes' say what they are."""
+    text = files("loopverify.claims").joinpath("paper_tables.json").read_text(encoding="utf-8")
+    return MappingProxyType(json.loads(text))
+
+
+def by_size(number: Callable[[str], float]) -> Mapping[str, float]:
+    """`number` of every size for which the paper has it."""
+    found = {}
+    for size in SIZES:
+        try:
+            found[size] = number(size)
+        except KeyError:
+            continue
+    return MappingProxyType(found)
+
+
+def final_norm(condition: str, size: str) -> float:
+    """Mean tokenwise ||H_4||_2 over seeds (Table 2)."""
+    return float(tables()["P1.T2_norm_and_ppl"][size][condition]["norm"][0])
+
+
+def perplexity(condition: str, size: str) -> float:
+    """Validation perplexity at exit 4 (Table 2)."""
+    return float(tables()["P1.T2_norm_and_ppl"][size][condition]["ppl"])
+
+
+def first_exit(condition: str, size: str) -> float:
+    """Perplexity at exit 1 (Table 11)."""
+    return float(tables()["P1.T11_decomposition"][size][condition][0])
+
+
+def exit_gap(condition: str, size: str) -> float:
+    """CE(1) - CE(4) in nats a token: Table 11, and by the perplexities of Table 5 for the rows that it adds."""
+    if condition in _TABLE_5:
+        row = tables()["P1.T5_variable_depth_ppl"][_TABLE_5[condition]][size]
+        return math.log(row["K1"] / row["K4"])
+    return float(tables()["P1.T11_decomposition"][size][condition][2])

@@ -1,0 +1,146 @@
+"""Every claim of the registry: each verdict can come out, and the published numbers are the paper's."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from loopverify.claims import CLAIMS, Bound, Claim, claims_for, conditions_of, evaluate
+from loopverify.errors import InputError
+from tests.loopverify.claims.made_up import met, missed, runs
+
+every_claim = pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+
+
+@every_claim
+def test_held(claim: Claim) -> None:
+    evidence = evaluate(claim, runs(claim, [met(claim)] * 3))
+    assert evidence.verdict == "held"
+    assert evidence.margin is not None
+    assert evidence.margin > 0
+
+
+@every_claim
+def test_contradicted(claim: Claim) -> None:
+    evidence = evaluate(claim, runs(claim, [missed(claim)] * 3))
+    assert evidence.verdict == "contradicted"
+    assert evidence.margin is not None
+    assert evidence.margin < 0
+
+
+@every_claim
+@pytest.mark.parametrize("seeds", [2, 3, 4])
+def test_inconclusive_when_seeds_disagree(claim: Claim, seeds: int) -> None:
+    mixed = [met(claim)] * (seeds - 1) + [missed(claim)]
+    assert evaluate(claim, runs(claim, mixed)).verdict == "inconclusive"
+
+
+@every_claim
+def test_not_run_without_runs_or_metric(claim: Claim) -> None:
+    nothing = evaluate(claim, [])
+    assert nothing.verdict == "not run"
+    assert nothing.basis == "missing: " + ", ".join(f"runs of {condition}" for condition in claim.conditions)
+    others = [run for run in runs(claim, [met(claim)]) if run.condition != claim.conditions[0]]
+    assert evaluate(claim, others).basis == f"missing: runs of {claim.conditions[0]}"
+
+
+@every_claim
+def test_a_single_seed_decides_by_effect_and_says_so(claim: Claim) -> None:
+    held, contradicted = (evaluate(claim, runs(claim, [value])) for value in (met(claim), missed(claim)))
+    assert (held.verdict, contradicted.verdict) == ("held", "contradicted")
+    if not isinstance(claim.form, Bound):
+        assert held.basis.startswith(
+            "effect only, n = 1 and 1: no test can reach alpha = 0.05; use --seeds 3. 1 of 1 pair of seeds meet"
+        )
+
+
+@every_claim
+def test_the_paper_meets_its_own_claims(claim: Claim) -> None:
+    assert set(claim.published) == {"44m", "129m"}
+    for effect in claim.published.values():
+        assert effect >= claim.form.limit if claim.form.relation == "≥" else effect <= claim.form.limit
+
+
+@every_claim
+def test_ids_sources_and_sentences(claim: Claim) -> None:
+    assert claim.table == "P1.T2"
+    assert claim.source.startswith("P1, ")
+    assert claim.sentence.endswith(".")
+    assert claim.alpha == 0.05
+    assert claim.test in (
+        "every seed within the bound",
+        "exact one-sided rank test over seeds, its null shifted to the least effect",
+    )
+
+
+def test_published_numbers_as_printed_in_the_paper() -> None:
+    """Typed from tables 2, 5 and 11 of Sharma & Vu 2026; the ratios and logarithms are taken here."""
+    expected = {
+        "P1.T2.drift.per_loop.vs_raw": (39207 / 44, 56051 / 77),
+        "P1.T2.drift.per_loop.vs_final_only": (39207 / 57, 56051 / 83),
+        "P1.T2.drift.per_loop.vs_penalty": (39207 / 17, 56051 / 22),
+        "P1.T2.drift.terminal.vs_raw": (5674 / 15, 5997 / 24),
+        "P1.T2.drift.terminal.vs_penalty": (5674 / 21, 5997 / 27),
+        "P1.T2.thousands.per_loop.rmsnorm": (39207, 56051),
+        "P1.T2.thousands.terminal.rmsnorm": (5674, 5997),
+        "P1.T2.tens.per_loop.raw": (44, 77),
+        "P1.T2.tens.per_loop.final_only": (57, 83),
+        "P1.T2.tens.per_loop.penalty": (17, 22),
+        "P1.T2.tens.terminal.raw": (15, 24),
+        "P1.T2.tens.terminal.penalty": (21, 27),
+        "P1.T2.perplexity.vs_raw": (math.log(6.04 / 5.38), math.log(5.35 / 4.92)),
+        "P1.T2.perplexity.vs_final_only": (math.log(6.04 / 5.42), math.log(5.35 / 4.93)),
+        "P1.T2.perplexity.vs_penalty": (math.log(6.04 / 5.44), math.log(5.35 / 4.91)),
+        "P1.T2.exits.fail.terminal.rmsnorm": (19.21, 3.98),
+        "P1.T2.exits.fail.terminal.raw": (37.17, 27.63),
+        "P1.T2.exits.work.per_loop.rmsnorm": (0.00, 0.00),
+        "P1.T2.exits.work.per_loop.raw": (0.04, 0.03),
+        "P1.T2.exits.work.per_loop.final_only": (math.log(5.20 / 5.00), math.log(4.70 / 4.55)),
+        "P1.T2.exits.work.per_loop.penalty": (math.log(5.22 / 5.00), math.log(4.67 / 4.53)),
+        "P1.T2.exits.first.rmsnorm": (math.log(1.1e9 / 5.58), math.log(250 / 4.98)),
+        "P1.T2.exits.first.raw": (math.log(6.9e16 / 5.14), math.log(4.7e12 / 4.68)),
+    }
+    assert {name: tuple(claim.published.values()) for name, claim in CLAIMS.items()} == {
+        name: pytest.approx(numbers, rel=1e-12) for name, numbers in expected.items()
+    }
+
+
+def test_thresholds_are_frozen() -> None:
+    """A change here is a change of the claims: it needs a new claim, not a new number."""
+    limits: dict[str, set[tuple[str, str, float, str]]] = {}
+    for claim in CLAIMS.values():
+        group = re.fullmatch(r"P1\.T2\.(exits\.\w+|\w+)\..+", claim.id)
+        assert group is not None
+        limits.setdefault(group[1], set()).add((claim.metric, claim.form.relation, claim.form.limit, claim.unit))
+    assert limits == {
+        "drift": {("norm@4", "≥", 30, "×")},
+        "thousands": {("norm@4", "≥", 1000, "L2")},
+        "tens": {("norm@4", "≤", 100, "L2")},
+        "perplexity": {("ce@4", "≥", 0.02, "nats")},
+        "exits.fail": {("ce@1-ce@4", "≥", 0.3, "nats")},
+        "exits.work": {("ce@1-ce@4", "≤", 0.1, "nats")},
+        "exits.first": {("ce@1", "≥", 0.1, "nats")},
+    }
+
+
+def test_selection_by_table() -> None:
+    assert claims_for(["P1.T2"]) == claims_for() == tuple(CLAIMS.values())
+    assert claims_for([]) == ()
+    with pytest.raises(InputError, match=r"unknown table 'P9\.T1'; expected one of: P1\.T2"):
+        claims_for(["P9.T1"])
+
+
+def test_the_conditions_of_table_2() -> None:
+    assert set(conditions_of(claims_for(["P1.T2"]))) == {
+        "terminal/rmsnorm",
+        "terminal/raw",
+        "per_loop/rmsnorm",
+        "per_loop/raw",
+        "per_loop/final_only",
+        "terminal+penalty/rmsnorm",
+        "per_loop+penalty/rmsnorm",
+    }
+    one = CLAIMS["P1.T2.drift.terminal.vs_raw"]
+    assert conditions_of([one, one]) == ("terminal/rmsnorm", "terminal/raw")
