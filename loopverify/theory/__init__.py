@@ -15,6 +15,7 @@ from loopverify.theory.activity import (
     rounding,
     scale_enclosure,
 )
+from loopverify.theory.attenuation import Attenuation, future_signals, log_slope, measure_attenuation
 from loopverify.theory.polar import Polar, direction, inner, radial_turning, scale, split
 from loopverify.theory.readouts import ClampedL2, DynamicTanh, Head, LayerNorm, Raw, RMSNorm, Tapered, TokenReadout
 from loopverify.theory.visibility import (
@@ -30,6 +31,7 @@ from loopverify.theory.visibility import (
 )
 
 __all__ = [
+    "Attenuation",
     "Carry",
     "ClampedL2",
     "DirectionBounds",
@@ -49,10 +51,13 @@ __all__ = [
     "fisher_visibility",
     "floor",
     "fraction_along",
+    "future_signals",
     "inner",
     "ledger_of_branches",
     "ledger_of_states",
+    "log_slope",
     "mean_fraction",
+    "measure_attenuation",
     "penalty_radial_signal",
     "predicted_radial_signal",
     "radial_fraction",
