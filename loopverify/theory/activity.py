@@ -6,7 +6,7 @@ the long run.
 
 from loopverify.theory.enclosures import DirectionBounds, direction_bounds, epsilon_shift, rounding, scale_enclosure
 from loopverify.theory.ledger import Ledger, ledger_of_branches, ledger_of_states
-from loopverify.theory.recurrence import Carry, CarryKind, carry
+from loopverify.theory.recurrence import Carry, CarryKind, carry, carry_kind
 
 __all__ = [
     "Carry",
@@ -14,6 +14,7 @@ __all__ = [
     "DirectionBounds",
     "Ledger",
     "carry",
+    "carry_kind",
     "direction_bounds",
     "epsilon_shift",
     "ledger_of_branches",

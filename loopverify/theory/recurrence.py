@@ -19,7 +19,7 @@ from torch import Tensor
 from loopverify.errors import InputError
 from loopverify.theory.polar import check_state, scale
 
-__all__ = ["Carry", "CarryKind", "carry"]
+__all__ = ["Carry", "CarryKind", "carry", "carry_kind"]
 
 CarryKind = Literal["amplified", "carried", "damped", "removed"]
 
@@ -73,7 +73,7 @@ def carry(
         factor = float(factors.nanmedian())
     if factor != factor:
         raise InputError(f"every token of H {tuple(H.shape)} is zero; expected a state with a scale to carry")
-    kind = _carry_kind(factor, tolerance)
+    kind = carry_kind(factor, tolerance)
     return Carry(kind=kind, factor=factor, factors=factors, ratios=ratios, alphas=alphas)
 
 
@@ -90,7 +90,8 @@ def _size_after(step: Callable[[Tensor], Tensor], H: Tensor, alpha: float) -> Te
     return sizes
 
 
-def _carry_kind(factor: float, tolerance: float) -> CarryKind:
+def carry_kind(factor: float, tolerance: float) -> CarryKind:
+    """The name of a carry factor: carried within `tolerance` of 1, removed within it of 0."""
     if factor > 1 + tolerance:
         return "amplified"
     if factor >= 1 - tolerance:
