@@ -1,0 +1,179 @@
+"""Documents: a text as many pieces, of which some are held out; and how a file or a folder becomes one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from loopverify.errors import InputError
+
+__all__ = ["HELD_OUT_EVERY", "SUFFIXES", "Document", "Documents", "cut", "read_path", "split"]
+
+HELD_OUT_EVERY = 10
+"""One document in so many is held out (the 5th, 15th, 25th, ...), so that in documents that are ordered by time, or
+cut from one text, the held-out ones lie as evenly as can be."""
+SUFFIXES = (".jsonl", ".md", ".rst", ".text", ".txt")
+"""The files of a folder that are read."""
+
+_PIECES = 100
+_BREAKS = (r"\n[^\S\n]*\n\s*", r"\n\s*", r"\s+")  # blank lines, else line ends, else any white space
+
+
+class Document(NamedTuple):
+    """One text and what it is called in its source."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """A source of text, split: no document is in both halves."""
+
+    name: str
+    """The source, for people."""
+    train: tuple[Document, ...]
+    held_out: tuple[Document, ...]
+    notice: str | None = None
+    """What a user should be told about this source, if anything."""
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) over the names and the contents of both halves, in order."""
+        digest = hashlib.sha256()
+        for half in (self.train, self.held_out):
+            digest.update(f"{len(half)}\n".encode())
+            for document in half:
+                name, text = document.name.encode(), document.text.encode()
+                digest.update(f"{len(name)} {len(text)}\n".encode() + name + text)  # lengths keep the joints apart
+        return digest.hexdigest()
+
+
+def split(source: str, documents: Sequence[Document]) -> Documents:
+    """Hold out one document in `HELD_OUT_EVERY`; of fewer than that, the middle one.
+
+    Documents without words are left out. One whose text repeats an earlier one is, too, and the notice says so: it
+    could otherwise be in both halves. Fewer than `HELD_OUT_EVERY` documents are first `cut` into pieces.
+
+    Raises:
+        InputError: no text, or a text that cannot be split at all.
+    """
+    written = [d for d in documents if d.text.strip()]
+    if not written:
+        raise InputError(f"{source} holds no text ({len(documents)} documents, all empty); give a text with words")
+    distinct: dict[str, Document] = {}
+    for document in written:
+        distinct.setdefault(document.text, document)
+    repeated = len(written) - len(distinct)
+    notice = f"{source}: {repeated} of {len(written)} documents repeat an earlier one; left out" if repeated else None
+    pieces = list(distinct.values())
+    if len(pieces) < HELD_OUT_EVERY:
+        pieces = [piece for document in pieces for piece in cut(document)]
+    if len(pieces) < 2:
+        raise InputError(
+            f"{source} holds one word of {len(pieces[0].text)} characters; expected a text that can be split into a "
+            "training and a held-out half"
+        )
+    every = min(HELD_OUT_EVERY, len(pieces))
+    held_out = range(every // 2, len(pieces), every)
+    return Documents(
+        name=source,
+        train=tuple(_ended(d) for i, d in enumerate(pieces) if i not in held_out),
+        held_out=tuple(_ended(pieces[i]) for i in held_out),
+        notice=notice,
+    )
+
+
+def cut(document: Document) -> list[Document]:
+    """A document as about a hundred contiguous pieces of similar length that join to its text.
+
+    It is cut at blank lines; at line ends, where that gives fewer than `HELD_OUT_EVERY` pieces; at any white space,
+    where that does.
+    """
+    blocks = [document.text]
+    for at in _BREAKS:
+        blocks = _blocks(document.text, at)
+        if len(blocks) >= HELD_OUT_EVERY:
+            break
+    pieces: dict[int, list[str]] = {}
+    begun = 0
+    for block in blocks:
+        pieces.setdefault(begun * _PIECES // len(document.text), []).append(block)
+        begun += len(block)
+    return [Document(f"{document.name}#{i}", "".join(piece)) for i, piece in enumerate(pieces.values(), start=1)]
+
+
+def read_path(path: Path) -> list[Document]:
+    """The documents of a file or a folder.
+
+    A folder: its files with one of `SUFFIXES`, at any depth, in the order of their paths. A .jsonl file: the "text"
+    of each line. Any other file: one document.
+
+    Raises:
+        InputError: nothing there, nothing to read in it, or something that is not UTF-8 text.
+    """
+    try:
+        if path.is_dir():
+            return list(_read_folder(path))
+        if path.is_file():
+            return list(_read_file(path, path.name))
+    except OSError as error:
+        raise InputError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
+    kind = "is neither a file nor a folder" if path.exists() else "does not exist"
+    raise InputError(f"{path} {kind}; expected a text file or a folder of text files")
+
+
+def _read_folder(folder: Path) -> Iterator[Document]:
+    files = sorted(f.relative_to(folder) for f in folder.rglob("*") if f.suffix.lower() in SUFFIXES)
+    files = [file for file in files if (folder / file).is_file()]
+    if not files:
+        raise InputError(f"the folder {folder} has no text; expected files that end in {', '.join(SUFFIXES)}")
+    for file in files:
+        yield from _read_file(folder / file, file.as_posix())
+
+
+def _read_file(path: Path, name: str) -> Iterator[Document]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset {error.start} "
+            f"({error.reason}). Convert it to UTF-8, or leave it out"
+        ) from error
+    if "\0" in text:
+        raise InputError(f"{path} holds a NUL character at offset {text.index(chr(0))}; it is binary data, not text")
+    if path.suffix.lower() != ".jsonl":
+        yield Document(name, text)
+        return
+    for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: JSON strings may hold U+2028
+        if line.strip():
+            yield Document(f"{name}#{number}", _json_text(line, f"{path}, line {number}"))
+
+
+def _json_text(line: str, where: str) -> str:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where} is not JSON: {error}") from error
+    text = record.get("text") if isinstance(record, dict) else None
+    if not isinstance(text, str):
+        seen = sorted(record) if isinstance(record, dict) else f"a {type(record).__name__}"
+        raise InputError(f'{where} has {seen}; expected an object with a string "text"')
+    return text
+
+
+def _blocks(text: str, at: str) -> list[str]:
+    """The text cut after every match."""
+    ends = [match.end() for match in re.finditer(at, text)]
+    return [block for a, b in zip([0, *ends], [*ends, len(text)], strict=True) if (block := text[a:b])]
+
+
+def _ended(document: Document) -> Document:
+    """With a blank line at its end unless it ends in white space, since documents follow one another in a stream."""
+    return document if document.text[-1].isspace() else document._replace(text=document.text + "\n\n")

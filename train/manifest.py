@@ -1,0 +1,95 @@
+"""Manifests: what makes a folder of files a complete run, and how it is told that it still is one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loopverify.errors import InputError
+
+__all__ = ["MANIFEST", "canonical", "problem", "read", "seal", "sha256", "sync"]
+
+MANIFEST = "manifest.json"
+
+
+def canonical(value: object, what: str = "value") -> str:
+    """A value as JSON in the one way that equal values share: keys sorted, no spaces.
+
+    Raises:
+        InputError: something that is not JSON: other types, nan, infinities.
+    """
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"the {what} is not JSON: {error}; give strings, finite numbers, lists and mappings"
+        ) from error
+
+
+def sha256(text: str) -> str:
+    """Hex SHA-256 of a text in UTF-8."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def seal(folder: Path, content: Mapping[str, Any]) -> None:
+    """Bring every file of a folder to disk, then the manifest: `content`, and 'files' by name, size and SHA-256.
+
+    Raises:
+        InputError: the folder already has a manifest.
+    """
+    if (folder / MANIFEST).exists():
+        raise InputError(f"a run may not have a file {MANIFEST!r} of its own; call it otherwise")
+    paths = sorted(folder.rglob("*"))
+    files = {path.relative_to(folder).as_posix(): _measure(path) for path in paths if path.is_file()}
+    for path in paths:
+        sync(path)
+    record = {**content, "files": files}
+    record["sha256"] = sha256(canonical(record))
+    (folder / MANIFEST).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    sync(folder / MANIFEST)
+    sync(folder)
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The record that `seal` wrote.
+
+    Raises:
+        ValueError: it is not there, or not as it was written; the message says how.
+    """
+    try:
+        record = json.loads((folder / MANIFEST).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"{MANIFEST} is missing") from None
+    except ValueError as error:
+        raise ValueError(f"{MANIFEST} is not JSON ({error})") from error
+    told = record.pop("sha256", None) if isinstance(record, dict) else None
+    if told != sha256(canonical(record)):
+        raise ValueError(f"{MANIFEST} was changed: it is not what its own sha256 says")
+    return dict(record)
+
+
+def problem(path: Path, told: Mapping[str, Any]) -> str | None:
+    """How a file differs from what the manifest tells of it, or None."""
+    if not path.is_file():
+        return "is missing"
+    if (size := path.stat().st_size) != told["bytes"]:
+        return f"has {size} bytes instead of {told['bytes']}"
+    return None if _measure(path) == told else "was changed: it has the right size and another sha256"
+
+
+def sync(path: Path) -> None:
+    """Return once a file, or the entries of a folder, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _measure(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
