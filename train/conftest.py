@@ -1,0 +1,78 @@
+"""`pytest train` is the experiment runner: it trains what the selected claims need and prints what they came to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from loopverify.claims import Claim, Evidence
+from loopverify.errors import LoopverifyError
+from train.presets import preset
+from train.run import use_device
+from train.store import RunStore
+from train.study import Study
+from train.verdicts import Verdicts
+from train.watch import FleetBars
+
+VERDICTS = pytest.StashKey[Verdicts]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("loopverify experiments")
+    group.addoption("--preset", default="tiny", help="tiny (default), small, 44m or 129m")
+    group.addoption("--seeds", type=int, default=1, help="seeds a condition; 3 or more for evidence (default: 1)")
+    group.addoption("--runs", type=Path, default=Path("runs"), help="folder of the run store (default: runs)")
+    group.addoption("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    group.addoption("--data", help="auto, sotu, pydoc, wikitext103, or a text file or folder")
+    group.addoption("--steps", type=int, help="optimizer steps of a run, in place of the preset's")
+    group.addoption("--workers", type=int, help="runs trained side by side (default: as many as the cores allow)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    try:
+        chosen = preset(config.getoption("--preset"))
+        if (data := config.getoption("--data")) is not None:
+            chosen = replace(chosen, data=replace(chosen.data, source=data))
+        if (steps := config.getoption("--steps")) is not None:
+            chosen = replace(chosen, steps=steps, epochs=None)
+        device, _ = use_device(config.getoption("--device"))
+        store = RunStore(config.getoption("--runs"))
+        study = Study(preset=chosen, seeds=config.getoption("--seeds"), store=store, device=device)
+    except LoopverifyError as error:
+        raise pytest.UsageError(str(error)) from error
+    config.stash[VERDICTS] = Verdicts(study)
+
+
+@pytest.fixture(scope="session")
+def verdicts(request: pytest.FixtureRequest) -> Verdicts:
+    """The study behind the selected claims, every run of theirs trained or found."""
+    verdicts = request.config.stash[VERDICTS]
+    claims = [item.callspec.params["claim"] for item in request.session.items if hasattr(item, "callspec")]
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        console = Console(file=sys.stdout)
+        with FleetBars(console) as bars:
+            verdicts.train(claims, bars, request.config.getoption("--workers"), bars.say)
+    return verdicts
+
+
+@pytest.fixture
+def judge(verdicts: Verdicts) -> Callable[[Claim], Evidence]:
+    """Evidence of one claim; the terminal summary and the report show it."""
+    return verdicts.judge
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    verdicts = config.stash.get(VERDICTS, None)
+    if verdicts is None or not verdicts.judged:
+        return
+    terminalreporter.section("claims")
+    text, files = verdicts.report()
+    terminalreporter.write_line(text)
+    for file in files:
+        terminalreporter.write_line(f"report: {file}")

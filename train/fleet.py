@@ -1,0 +1,138 @@
+"""Many runs at once: a process each, on the cores (or the accelerator) of this machine, into one store."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from loopverify.errors import LoopverifyError
+from train.loop import Event
+from train.run import Say, find, open_corpus
+from train.spec import RunSpec
+from train.store import RunStore
+
+__all__ = ["Progress", "Silent", "ensure_all", "workers_for"]
+
+
+class Progress(Protocol):
+    """Who watches a fleet."""
+
+    def started(self, spec: RunSpec) -> None: ...
+    def event(self, spec: RunSpec, event: Event) -> None: ...
+    def ended(self, spec: RunSpec, failure: str | None) -> None: ...
+
+
+class Silent:
+    """Nobody watches."""
+
+    def started(self, spec: RunSpec) -> None: ...
+    def event(self, spec: RunSpec, event: Event) -> None: ...
+    def ended(self, spec: RunSpec, failure: str | None) -> None: ...
+
+
+def workers_for(spec: RunSpec) -> int:
+    """Runs that this machine trains side by side: one for each group of threads a run takes, one on a GPU."""
+    if spec.device != "cpu" or spec.preset.threads is None:
+        return 1
+    return max(1, len(os.sched_getaffinity(0)) // spec.preset.threads)
+
+
+def ensure_all(
+    specs: Sequence[RunSpec],
+    store: RunStore,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    say: Say = print,
+) -> dict[RunSpec, str]:
+    """Train what is missing of `specs`; returns {spec: failure} for the runs that failed, the rest being stored.
+
+    Each missing run is one `python -m train` of its own. A child whose parent was killed fails at its next
+    progress line (the pipe is gone), so nothing goes on unseen.
+    """
+    if not specs:
+        return {}
+    corpus = open_corpus(specs[0], store)  # tokenized once, before many processes ask for it
+    missing = [spec for spec in specs if find(spec, store, corpus, say) is None]
+    fleet = _Fleet(store, progress or Silent())
+    return fleet.run(missing, workers or (workers_for(specs[0])))
+
+
+@dataclass
+class _Fleet:
+    store: RunStore
+    progress: Progress
+    children: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def run(self, specs: Sequence[RunSpec], workers: int) -> dict[RunSpec, str]:
+        failures: dict[RunSpec, str] = {}
+        with ThreadPoolExecutor(workers) as pool:
+            pending: dict[Future[str | None], RunSpec] = {pool.submit(self._one, spec): spec for spec in specs}
+            try:
+                while pending:
+                    for done in wait(pending, return_when=FIRST_COMPLETED).done:
+                        spec = pending.pop(done)
+                        if (failure := done.result()) is not None:
+                            failures[spec] = failure
+            except BaseException:
+                for future in pending:
+                    future.cancel()
+                for child in self.children:
+                    child.terminate()
+                raise
+        return failures
+
+    def _one(self, spec: RunSpec) -> str | None:
+        self.progress.started(spec)
+        with subprocess.Popen(
+            _command(spec, self.store),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=_environment(spec),
+        ) as child:
+            self.children.append(child)
+            assert child.stdout is not None
+            assert child.stderr is not None
+            with ThreadPoolExecutor(1) as reader:  # or a full stderr pipe would stall the child
+                errors = reader.submit(child.stderr.read)
+                for line in child.stdout:
+                    self.progress.event(spec, _parse(line))
+        failure = None if child.returncode == 0 else _failure(child.returncode, errors.result())
+        self.progress.ended(spec, failure)
+        return failure
+
+
+def _parse(line: str) -> Event:
+    try:
+        event: Event = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise LoopverifyError(f"a training process printed {line!r}; expected one JSON event a line") from error
+    return event
+
+
+def _failure(code: int, errors: str) -> str:
+    last = [line for line in errors.strip().splitlines() if line.strip()][-1:] or ["no message"]
+    return f"exit status {code}: {last[0]}"
+
+
+def _command(spec: RunSpec, store: RunStore) -> list[str]:
+    p = spec.preset
+    return [
+        *(sys.executable, "-m", "train", "--progress", "json", "--runs", str(store.root)),
+        *("--preset", p.name, "--loss", spec.loss, "--readout", spec.readout, "--seed", str(spec.seed)),
+        *("--device", spec.device, "--data", p.data.source),
+        *(("--penalty", repr(spec.penalty)) if spec.penalized else ()),
+        *(("--steps", str(p.steps)) if p.steps is not None else ()),
+    ]
+
+
+def _environment(spec: RunSpec) -> dict[str, str]:
+    threads = spec.preset.threads
+    return {**os.environ, **({} if threads is None else {"OMP_NUM_THREADS": str(threads)})}

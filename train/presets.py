@@ -1,0 +1,138 @@
+"""Presets: everything about a study that its conditions and seeds share. Each derives from the one before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from loopverify.errors import InputError, unknown
+from train.data import DataSpec
+
+__all__ = ["PRESETS", "Preset", "preset"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """The shape, the data and the optimization of one study."""
+
+    name: str
+    d_model: int
+    layers: int
+    heads: int
+    d_ff: int
+    tied_head: bool
+    loops: int
+    """K, the loops of every training step (r0)."""
+    dropout: float
+    data: DataSpec
+    seq_len: int
+    """Tokens a window."""
+    stride: int
+    """Tokens between the starts of neighboring windows."""
+    batch: int
+    """Windows a step."""
+    steps: int | None = None
+    """Optimizer steps; None: as many as `epochs` passes over the windows take."""
+    epochs: int | None = None
+    lr: float
+    """Peak learning rate; constant after the warm-up."""
+    warmup_steps: int
+    weight_decay: float = 0.01
+    grad_clip: float = 1.0
+    """Largest L2 norm of the whole gradient."""
+    eval_windows: int
+    """Held-out windows, evenly spaced, of the final evaluation."""
+    history_windows: int
+    """Held-out windows of the evaluations during training."""
+    history_every: int
+    """Steps between evaluations during training."""
+    threads: int | None = None
+    """CPU threads of the process; None: torch's own choice. Part of the result, since it orders the sums."""
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise InputError(f"preset {self.name!r}: steps={self.steps}, epochs={self.epochs}; expected one of the two")
+        for field in ("loops", "seq_len", "stride", "batch", "eval_windows", "history_windows", "history_every"):
+            if getattr(self, field) < 1:
+                raise InputError(f"{field} is {getattr(self, field)}; expected an integer >= 1")
+        for field in ("steps", "epochs", "threads"):
+            if (value := getattr(self, field)) is not None and value < 1:
+                raise InputError(f"{field} is {value}; expected an integer >= 1")
+        for field in ("lr", "grad_clip"):
+            if not getattr(self, field) > 0:
+                raise InputError(f"{field} is {getattr(self, field)}; expected a number > 0")
+
+
+# A minute on one CPU thread. What drives the drift is lr * steps, hence the large rate; see README, "Presets".
+_TINY = Preset(
+    name="tiny",
+    d_model=64,
+    layers=2,
+    heads=2,
+    d_ff=160,
+    tied_head=False,
+    loops=4,
+    dropout=0.0,
+    data=DataSpec(source="auto", vocab_max=1024, min_freq=2),
+    seq_len=32,
+    stride=16,
+    batch=16,
+    steps=1500,
+    lr=1e-2,
+    warmup_steps=50,
+    eval_windows=512,
+    history_windows=64,
+    history_every=100,
+    threads=1,
+)
+
+# A GPU for minutes, or a CPU for a night: the paper's sequence and dropout on a narrow model.
+_SMALL = replace(
+    _TINY,
+    name="small",
+    d_model=256,
+    layers=4,
+    heads=4,
+    d_ff=1024,
+    tied_head=True,
+    dropout=0.1,
+    data=DataSpec(source="auto", vocab_max=8192, min_freq=2),
+    seq_len=256,
+    stride=128,
+    batch=32,
+    steps=6000,
+    lr=1e-3,
+    warmup_steps=200,
+    eval_windows=256,
+    history_windows=32,
+    history_every=250,
+    threads=None,
+)
+
+# The paper's studies (Sharma & Vu 2026, section 3 and table 9). It states neither the warm-up nor d_ff nor whether
+# the head is tied: with a tied head and d_ff = 4 d_model the parameters come to 43.8M and 128.6M.
+_44M = replace(
+    _SMALL,
+    name="44m",
+    d_model=512,
+    layers=8,
+    heads=8,
+    d_ff=2048,
+    data=DataSpec(source="wikitext103", vocab_max=20_000, min_freq=2),
+    batch=64,
+    steps=None,
+    epochs=4,
+    lr=3e-4,
+    history_every=1000,
+)
+_129M = replace(_44M, name="129m", d_model=768, layers=12, heads=12, d_ff=3072, batch=32)
+
+PRESETS: Mapping[str, Preset] = MappingProxyType({p.name: p for p in (_TINY, _SMALL, _44M, _129M)})
+
+
+def preset(name: str) -> Preset:
+    """The preset called `name`."""
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
+    return PRESETS[name]

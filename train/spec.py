@@ -1,0 +1,118 @@
+"""RunSpec: one training run, named by everything that determines its result."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import loopverify
+from loopverify.errors import InputError, unknown
+from loopverify.models import READOUTS, LoopedTransformer, TransformerConfig
+from loopverify.objectives import Objective, named
+from train.presets import Preset
+
+__all__ = ["PAPER_PENALTY", "RunSpec", "code_digest"]
+
+PAPER_PENALTY = 0.01
+"""lambda of the paper's norm penalty (Sharma & Vu 2026, section 3)."""
+
+# What a change of turns old results into results of other code. Views, claims and tests are not among them.
+_DETERMINING = (
+    "loopverify/looped.py",
+    "loopverify/models",
+    "loopverify/objectives",
+    "loopverify/probes/norms.py",
+    "loopverify/probes/depth.py",
+    "train/data",
+    "train/evaluate.py",
+    "train/loop.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One condition of a preset, with one seed."""
+
+    preset: Preset
+    loss: str
+    """As in `loopverify.objectives.named`: 'terminal', 'per_loop', optionally '+penalty'."""
+    readout: str
+    seed: int = 0
+    penalty: float = PAPER_PENALTY
+    device: str = "cpu"
+    """'cpu' or 'cuda': the kind of device, since results differ between kinds."""
+
+    def __post_init__(self) -> None:
+        named(self.loss, penalty=self.penalty)  # refuses unknown losses and weights
+        if self.readout not in READOUTS:
+            raise unknown("readout", self.readout, READOUTS)
+        if self.seed < 0:
+            raise InputError(f"seed is {self.seed}; expected an integer >= 0")
+
+    @property
+    def penalized(self) -> bool:
+        """Whether the loss has a norm penalty."""
+        return "+penalty" in self.loss
+
+    @property
+    def condition(self) -> str:
+        """The row of Table 2 this run belongs to, e.g. 'per_loop+penalty/rmsnorm'."""
+        weight = f"={self.penalty:g}" if self.penalized and self.penalty != PAPER_PENALTY else ""
+        return f"{self.loss}{weight}/{self.readout}"
+
+    @property
+    def label(self) -> str:
+        """For people: the condition and its seed."""
+        return f"{self.condition} seed {self.seed}"
+
+    def objective(self) -> Objective:
+        """The loss of the run."""
+        return named(self.loss, penalty=self.penalty)
+
+    def model(self, vocab_size: int) -> LoopedTransformer:
+        """A freshly initialized model, drawn from torch's global generator."""
+        p = self.preset
+        return LoopedTransformer(
+            TransformerConfig(
+                vocab_size=vocab_size,
+                d_model=p.d_model,
+                layers=p.layers,
+                heads=p.heads,
+                d_ff=p.d_ff,
+                trained_loops=p.loops,
+                readout=self.readout,  # type: ignore[arg-type]  # checked in __post_init__
+                tied_head=p.tied_head,
+                dropout=p.dropout,
+            )
+        )
+
+    def determinants(self, data_digest: str) -> dict[str, Any]:
+        """Everything that determines the result, as JSON: the key under which the run is stored."""
+        return {
+            "preset": asdict(self.preset),
+            "loss": self.loss,
+            "readout": self.readout,
+            "penalty": self.penalty if self.penalized else None,
+            "seed": self.seed,
+            "device": self.device,
+            "data": data_digest,
+            "code": code_digest(),
+            "torch": torch.__version__,
+        }
+
+
+@cache
+def code_digest() -> str:
+    """SHA-256 over the source files that determine a trained model and its metrics."""
+    roots = (Path(loopverify.__file__).parent.parent, Path(__file__).parent.parent)
+    digest = hashlib.sha256()
+    for place in _DETERMINING:
+        path = next(root / place for root in roots if (root / place).exists())
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(f"{place}/{file.name}\0".encode() + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

@@ -1,0 +1,69 @@
+"""A study: the conditions of a preset over seeds, trained where missing, as the runs that claims are judged on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from loopverify.claims import Run
+from loopverify.errors import InputError
+from train.fleet import Progress, ensure_all
+from train.presets import Preset
+from train.run import Say, find, history, open_corpus, result
+from train.spec import RunSpec
+from train.store import RunStore, StoredRun
+
+__all__ = ["Study", "histories", "results"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Seeds 0..seeds-1 of any conditions of one preset, in one store."""
+
+    preset: Preset
+    seeds: int
+    store: RunStore
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise InputError(f"seeds is {self.seeds}; expected an integer >= 1")
+
+    def specs(self, conditions: Iterable[str]) -> list[RunSpec]:
+        """The runs of `conditions` (such as 'per_loop/rmsnorm'), the longest-running conditions first."""
+        named = sorted(set(conditions), key=lambda condition: (not condition.startswith("per_loop"), condition))
+        return [self._spec(condition, seed) for seed in range(self.seeds) for condition in named]
+
+    def train(
+        self,
+        conditions: Iterable[str],
+        *,
+        progress: Progress | None = None,
+        workers: int | None = None,
+        say: Say = print,
+    ) -> dict[RunSpec, str]:
+        """Train what is missing; returns the failures."""
+        return ensure_all(self.specs(conditions), self.store, workers=workers, progress=progress, say=say)
+
+    def stored(self, conditions: Iterable[str], say: Say = print) -> dict[RunSpec, StoredRun]:
+        """The runs that are there."""
+        specs = self.specs(conditions)
+        if not specs:
+            return {}
+        corpus = open_corpus(specs[0], self.store)
+        found = {spec: find(spec, self.store, corpus, say) for spec in specs}
+        return {spec: stored for spec, stored in found.items() if stored is not None}
+
+    def _spec(self, condition: str, seed: int) -> RunSpec:
+        loss, _, readout = condition.partition("/")
+        return RunSpec(preset=self.preset, loss=loss, readout=readout, seed=seed, device=self.device)
+
+
+def results(stored: Iterable[StoredRun]) -> list[Run]:
+    """What the claims are judged on."""
+    return [result(run) for run in stored]
+
+
+def histories(stored: Iterable[StoredRun]) -> dict[str, list[dict[str, float]]]:
+    """The evaluations during training, by store key."""
+    return {run.key: [dict(event) for event in history(run)] for run in stored}
