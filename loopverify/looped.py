@@ -61,6 +61,11 @@ class Looped:
     paths: Mapping[str, Callable[[Tensor, int], Tensor]] = field(default_factory=dict)
     """Further ways by which the model itself computes the logits of its last exit, by name:
     path(tokens, loops) -> (B, T, V). All of them claim to agree with `readout` of the last state."""
+    penalty: Callable[[Trace], Tensor] | None = None
+    """penalty(trace) -> scalar: the norm penalty of the model's own objective, if it has one."""
+    reports: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """Numbers that the model's own code logs, by quantity: "rms", "l2" and "mean_square" of a state (..., D), and
+    "a_rad" of (state, update): <u, b> / d. Their units are checked."""
     declares: frozenset[str] = frozenset()
     """Traits the model admits to (a check that a trait explains is skipped, and says so); see loopverify.checks."""
 
