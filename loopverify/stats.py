@@ -5,6 +5,7 @@ Everything but the bootstrap is integer counting and needs no further library; t
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import Counter
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 from loopverify.errors import InputError, MissingDependencyError
 
-__all__ = ["bootstrap_interval", "can_reach", "cliffs_delta", "holm", "mcnemar", "rank_test", "smallest_p"]
+__all__ = ["bootstrap_interval", "can_reach", "cliffs_delta", "holm", "mcnemar", "rank_test", "seeds_needed", "smallest_p"]
 
 
 def rank_test(x: Sequence[float], y: Sequence[float]) -> float:
@@ -52,6 +53,13 @@ def smallest_p(n: int, m: int) -> float:
 def can_reach(alpha: float, n: int, m: int) -> bool:
     """Whether a one-sided rank test of n against m values can give p <= alpha at all."""
     return smallest_p(n, m) <= _probability("alpha", alpha)
+
+
+def seeds_needed(alpha: float) -> int:
+    """The smallest n for which a one-sided rank test of n against n values can give p <= alpha."""
+    if not _probability("alpha", alpha):
+        raise InputError("alpha is 0; no number of seeds reaches it")
+    return next(n for n in itertools.count(1) if can_reach(alpha, n, n))
 
 
 def mcnemar(only_first: int, only_second: int) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from loopverify.claims import metric
 from loopverify.claims.claim import Bound, Claim, Comparison
 from loopverify.claims.evidence import Evidence, Measured, Verdict
 from loopverify.claims.run import Run, one_study
-from loopverify.stats import can_reach, cliffs_delta, rank_test
+from loopverify.stats import can_reach, cliffs_delta, rank_test, seeds_needed
 
 __all__ = ["evaluate"]
 
@@ -87,7 +86,7 @@ def _bound(form: Bound, side: _Side) -> _Ruling:
     inside, seeds = sum(form.within(value) for value in side.finite), len(side.values)
     return _Ruling(
         verdict=_unanimous(inside, seeds),
-        basis=f"{inside} of {_count(seeds, 'seed')} within the bound",
+        basis=f"seeds within the bound: {inside} of {seeds}",
         measured=Measured.of(side.finite),
     )
 
@@ -106,8 +105,8 @@ def _by_test(x: list[float], bars: list[float], alpha: float) -> _Ruling:
     p_for, p_against = rank_test(x, bars), rank_test(bars, x)
     return _Ruling(
         verdict="held" if p_for <= alpha else "contradicted" if p_against <= alpha else "inconclusive",
-        basis=f"exact rank test of {len(x)} vs {len(bars)} seeds against the least effect: "
-        f"p = {p_for:.3g} for it, p = {p_against:.3g} against it, alpha = {alpha:g}",
+        basis=f"exact rank test against the least effect, n = {len(x)} and {len(bars)}: "
+        f"p = {p_for:.3g} for, p = {p_against:.3g} against, alpha = {alpha:g}",
         p_for=p_for,
         p_against=p_against,
     )
@@ -115,20 +114,16 @@ def _by_test(x: list[float], bars: list[float], alpha: float) -> _Ruling:
 
 def _by_pairs(x: list[float], bars: list[float], alpha: float) -> _Ruling:
     meeting, pairs = sum(a >= bar for a in x for bar in bars), len(x) * len(bars)
-    enough = next(n for n in itertools.count(1) if can_reach(alpha, n, n))
     return _Ruling(
         verdict=_unanimous(meeting, pairs),
-        basis=f"effect only, n = {len(x)} and {len(bars)}: no test can reach alpha = {alpha:g}; use --seeds {enough}. "
-        f"{meeting} of {_count(pairs, 'pair')} of seeds meet the least effect",
+        basis=f"effect only, n = {len(x)} and {len(bars)}: no test can reach alpha = {alpha:g}; "
+        f"use --seeds {seeds_needed(alpha)}. "
+        f"Pairs of seeds that meet the least effect: {meeting} of {pairs}",
     )
 
 
 def _unanimous(favorable: int, total: int) -> Verdict:
     return "held" if favorable == total else "contradicted" if favorable == 0 else "inconclusive"
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def _record(claim: Claim, sides: list[_Side], ruling: _Ruling, diverged: tuple[str, ...]) -> Evidence:

@@ -30,6 +30,12 @@ class Measured:
         effects = [effect for effect in effects if isfinite(effect)]
         return cls(median=median(effects), low=min(effects), high=max(effects)) if effects else None
 
+    @property
+    def range_text(self) -> str:
+        """Least to largest for people: '301…355'; '' when they are the same."""
+        told = f"{number(self.low)}…{number(self.high)}"
+        return told if number(self.low) != number(self.high) else ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
@@ -87,15 +93,17 @@ class Evidence:
         """The effect for people: '×328 (301…355)'."""
         if self.measured is None:
             return "–"
-        m = self.measured
-        spread = f" ({number(m.low)}…{number(m.high)})" if m.low != m.high else ""
-        return quantity(m.median, self.unit) + spread
+        told, over_seeds = quantity(self.measured.median, self.unit), self.measured.range_text
+        return f"{told} ({over_seeds})" if over_seeds else told
 
     @property
     def published_text(self) -> str:
-        """The paper's effects for people: '×891 (44M), ×728 (129M)'."""
-        told = [f"{quantity(value, self.unit)} ({size.upper()})" for size, value in self.published.items()]
-        return ", ".join(told) or "–"
+        """The paper's effects for people: '×891 (44M), ×728 (129M)', '0.116 (44M), 0.084 (129M) nats'."""
+        if not self.published:
+            return "–"
+        sign, unit = ("×", "") if self.unit == "×" else ("", self.unit)
+        told = ", ".join(f"{sign}{number(value)} ({size.upper()})" for size, value in self.published.items())
+        return f"{told} {unit}".rstrip()
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON values, with `n` and `margin`."""

@@ -61,12 +61,15 @@ def label(expression: str) -> str:
     return " − ".join(written)
 
 
-def number(x: float) -> str:
-    """A number at the three digits that a comparison over seeds can carry: 0.116, 37.2, 39,207, 1.1e+09."""
-    size = abs(x)
-    if not size < 1e6:  # also inf and nan
+def number(x: float, like: float | None = None) -> str:
+    """A number at the three digits that a comparison over seeds can carry: 0.116, 37.2, 44, 39,207, 1.1e+09.
+
+    With `like`, at the decimals of that number instead: an error as exact as what it is the error of.
+    """
+    size = abs(x if like is None else like)
+    if not max(size, abs(x)) < 1e6:  # also inf and nan
         return f"{x:.3g}"
-    decimals = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
+    decimals = 0 if size >= 100 or x == round(x) else 1 if size >= 10 else 2 if size >= 1 else 3
     return f"{x:,.{decimals}f}"
 
 

@@ -8,13 +8,30 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["SIZES", "by_size", "exit_gap", "final_norm", "first_exit", "perplexity", "tables"]
+__all__ = [
+    "SIZES",
+    "by_size",
+    "conditions",
+    "exit_gap",
+    "final_norm",
+    "final_norm_std",
+    "first_exit",
+    "perplexity",
+    "tables",
+]
+
+T = TypeVar("T")
 
 SIZES = ("44m", "129m")
 """The paper's two controlled studies (Sharma & Vu 2026, section 3)."""
 _TABLE_5 = {"per_loop/final_only": "final_only", "per_loop+penalty/rmsnorm": "penalty"}
+
+
+def conditions() -> tuple[str, ...]:
+    """The rows of Table 2, in its order."""
+    return tuple(tables()["P1.T2_norm_and_ppl"]["44m"])
 
 
 @cache
@@ -24,9 +41,9 @@ def tables() -> Mapping[str, Any]:
     return MappingProxyType(json.loads(text))
 
 
-def by_size(number: Callable[[str], float]) -> Mapping[str, float]:
+def by_size(number: Callable[[str], T]) -> Mapping[str, T]:
     """`number` of every size for which the paper has it."""
-    found = {}
+    found: dict[str, T] = {}
     for size in SIZES:
         try:
             found[size] = number(size)
@@ -38,6 +55,12 @@ def by_size(number: Callable[[str], float]) -> Mapping[str, float]:
 def final_norm(condition: str, size: str) -> float:
     """Mean tokenwise ||H_4||_2 over seeds (Table 2)."""
     return float(tables()["P1.T2_norm_and_ppl"][size][condition]["norm"][0])
+
+
+def final_norm_std(condition: str, size: str) -> float | None:
+    """Its standard deviation over seeds, where the paper prints one."""
+    std = tables()["P1.T2_norm_and_ppl"][size][condition]["norm"][1]
+    return None if std is None else float(std)
 
 
 def perplexity(condition: str, size: str) -> float:

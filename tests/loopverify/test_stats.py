@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, mannwhitneyu, permutation_test, rankdata
 
 from loopverify.errors import InputError, MissingDependencyError
-from loopverify.stats import bootstrap_interval, can_reach, cliffs_delta, holm, mcnemar, rank_test, smallest_p
+from loopverify.stats import (
+    bootstrap_interval,
+    can_reach,
+    cliffs_delta,
+    holm,
+    mcnemar,
+    rank_test,
+    seeds_needed,
+    smallest_p,
+)
 
 INF = math.inf
 
@@ -73,6 +82,13 @@ def test_three_against_three_seeds_cannot_go_below_one_in_twenty() -> None:
     assert not can_reach(0.049, 3, 3)
     assert not can_reach(0.05, 2, 3)
     assert not can_reach(0.05, 1, 1)
+
+
+def test_seeds_needed() -> None:
+    # C(4, 2) = 6, C(6, 3) = 20, C(8, 4) = 70, C(10, 5) = 252
+    assert [seeds_needed(alpha) for alpha in (1, 0.05, 0.049, 0.01, 0.005)] == [1, 3, 4, 5, 5]
+    with pytest.raises(InputError, match="alpha is 0; no number of seeds reaches it"):
+        seeds_needed(0)
 
 
 def test_sixteen_against_sixteen_seeds() -> None:

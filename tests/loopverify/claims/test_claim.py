@@ -52,6 +52,12 @@ def test_quantities_for_people(value: float, unit: str, text: str) -> None:
     assert metric.quantity(value, unit) == text
 
 
+def test_an_error_has_the_decimals_of_its_value() -> None:
+    assert metric.number(0.4551, like=9.66) == "0.46"
+    assert metric.number(19891.4, like=39207.0) == "19,891"
+    assert metric.number(2e7, like=1.0) == "2e+07"
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [

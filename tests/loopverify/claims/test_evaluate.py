@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu
 
-from loopverify.claims import Bound, Claim, Comparison, evaluate
+from loopverify.claims import CLAIMS, Bound, Claim, Comparison, evaluate
 from loopverify.errors import InputError
 from tests.loopverify.claims.made_up import run, runs
 
@@ -51,7 +51,7 @@ def test_three_separated_seeds_hold_at_one_in_twenty() -> None:
     evidence = evaluate(DIFFERENCE, runs(DIFFERENCE, [2.6, 2.7, 2.8], [2.0, 2.05, 1.9]))
     assert (evidence.verdict, evidence.p_for, evidence.p_against) == ("held", 0.05, 1.0)
     assert evidence.basis == (
-        "exact rank test of 3 vs 3 seeds against the least effect: p = 0.05 for it, p = 1 against it, alpha = 0.05"
+        "exact rank test against the least effect, n = 3 and 3: p = 0.05 for, p = 1 against, alpha = 0.05"
     )
     assert evidence.n == "3 vs 3"
 
@@ -66,17 +66,19 @@ def test_the_effect_is_summarized_over_all_pairs() -> None:
     assert evidence.measured is not None  # 25, 50, 100, 200
     assert (evidence.measured.low, evidence.measured.median, evidence.measured.high) == (25, 75, 200)
     assert evidence.margin == 65
-    assert evidence.measured_text == "×75.0 (25.0…200)"
+    assert evidence.measured_text == "×75 (25…200)"
     assert evidence.required_text == "≥ ×10"
     assert evidence.published_text == "×891 (44M), ×39,207 (129M)"
+    assert evaluate(DIFFERENCE, []).published_text == "–"
+    assert evaluate(CLAIMS["P1.T2.perplexity.vs_raw"], []).published_text == "0.116 (44M), 0.084 (129M) nats"
 
 
 @pytest.mark.parametrize(
     ("left", "right", "verdict", "meeting"),
     [
-        ([100], [10, 9], "held", "2 of 2 pairs"),
-        ([99], [10, 20], "contradicted", "0 of 2 pairs"),
-        ([100, 99], [10], "inconclusive", "1 of 2 pairs"),
+        ([100], [10, 9], "held", "2 of 2"),
+        ([99], [10, 20], "contradicted", "0 of 2"),
+        ([100, 99], [10], "inconclusive", "1 of 2"),
     ],
 )
 def test_few_seeds_decide_by_every_pair(left: list[float], right: list[float], verdict: str, meeting: str) -> None:
@@ -86,7 +88,7 @@ def test_few_seeds_decide_by_every_pair(left: list[float], right: list[float], v
     assert evidence.p_against is None
     assert evidence.basis == (
         f"effect only, n = {len(left)} and {len(right)}: no test can reach alpha = 0.05; use --seeds 3. "
-        f"{meeting} of seeds meet the least effect"
+        f"Pairs of seeds that meet the least effect: {meeting}"
     )
 
 
@@ -127,9 +129,9 @@ def test_a_diverged_run_lies_in_no_bound() -> None:
 
 def test_a_bound_needs_every_seed() -> None:
     held = evaluate(BOUND, runs(BOUND, [0.05, -0.2, 0.0625]))
-    assert (held.verdict, held.basis, held.n) == ("held", "3 of 3 seeds within the bound", "3")
+    assert (held.verdict, held.basis, held.n) == ("held", "seeds within the bound: 3 of 3", "3")
     assert held.measured_text == "0.050 nats (-0.200…0.062)"
-    assert evaluate(BOUND, runs(BOUND, [0.05, 0.2])).basis == "1 of 2 seeds within the bound"
+    assert evaluate(BOUND, runs(BOUND, [0.05, 0.2])).basis == "seeds within the bound: 1 of 2"
 
 
 def test_a_ratio_to_nothing_has_no_finite_effect() -> None:
@@ -156,9 +158,9 @@ def test_evidence_reads_as_an_assertion_message_and_as_json() -> None:
     evidence = evaluate(RATIO, runs(RATIO, [5.0], [1.0]))
     assert str(evidence) == (
         "contradicted: Left is ten times right. [P0.T0.ratio; nowhere]\n"
-        "  measured ‖H_4‖₂: ×5.00, required ≥ ×10; paper: ×891 (44M), ×39,207 (129M); n = 1 vs 1\n"
+        "  measured ‖H_4‖₂: ×5, required ≥ ×10; paper: ×891 (44M), ×39,207 (129M); n = 1 vs 1\n"
         "  effect only, n = 1 and 1: no test can reach alpha = 0.05; use --seeds 3. "
-        "0 of 1 pair of seeds meet the least effect"
+        "Pairs of seeds that meet the least effect: 0 of 1"
     )
     record = evidence.to_dict()
     assert record["measured"] == {"median": 5.0, "low": 5.0, "high": 5.0}

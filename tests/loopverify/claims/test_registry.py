@@ -52,7 +52,8 @@ def test_a_single_seed_decides_by_effect_and_says_so(claim: Claim) -> None:
     assert (held.verdict, contradicted.verdict) == ("held", "contradicted")
     if not isinstance(claim.form, Bound):
         assert held.basis.startswith(
-            "effect only, n = 1 and 1: no test can reach alpha = 0.05; use --seeds 3. 1 of 1 pair of seeds meet"
+            "effect only, n = 1 and 1: no test can reach alpha = 0.05; use --seeds 3. "
+            "Pairs of seeds that meet the least effect: 1 of 1"
         )
 
 

@@ -1,0 +1,15 @@
+"""One report in three views: rows for a terminal, JSON, and a single HTML file.
+
+report = build(runs, claims_for(["P1.T2"]))
+print(report.to_text())
+html, json = write(report, "runs/report")
+"""
+
+from __future__ import annotations
+
+from loopverify.report.report import Report, build
+from loopverify.report.table import Row
+from loopverify.report.text import TerminalRow
+from loopverify.report.write import write
+
+__all__ = ["Report", "Row", "TerminalRow", "build", "write"]

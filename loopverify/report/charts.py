@@ -1,0 +1,121 @@
+"""The figures as data: what is drawn, of which runs, in which units. Drawing is left to figures.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from loopverify.claims import Run
+from loopverify.report.table import by_condition, last_loop
+
+__all__ = ["Chart", "History", "Line", "charts"]
+
+History = Sequence[Mapping[str, Any]]
+"""Evaluations during one training run, in order: {'step': ..., 'norm@k': ..., 'ce@k': ...}."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One condition over x: mean, least and largest over seeds (the finite ones among them)."""
+
+    condition: str
+    n: int
+    """Seeds."""
+    x: tuple[float, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """One figure."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    log: bool
+    """Whether y is logarithmic."""
+    whole_x: bool
+    """Whether x counts something that has no halves and is short: loops, exits."""
+    lines: tuple[Line, ...]
+
+
+def charts(runs: Sequence[Run], histories: Mapping[str, History]) -> tuple[Chart, ...]:
+    """The figures for which there is anything to draw."""
+    loops = last_loop(runs)
+    state, exits = _per_loop(runs, "norm", range(loops + 1)), _per_loop(runs, "ce", range(1, loops + 1))
+    made = (
+        Chart(
+            name="norm-by-loop",
+            title="Size of the state, loop by loop",
+            x_label="loop k (0: the embedding)" if any(line.x[0] == 0 for line in state) else "loop k",
+            y_label="‖H_k‖₂ (L2 over channels)",
+            log=True,
+            whole_x=True,
+            lines=state,
+        ),
+        Chart(
+            name="norm-in-training",
+            title="Size of the final state during training",
+            x_label="training step",
+            y_label=f"‖H_{loops}‖₂ (L2 over channels)",
+            log=True,
+            whole_x=False,
+            lines=_over_steps(runs, histories, f"norm@{loops}"),
+        ),
+        Chart(
+            name="ce-by-exit",
+            title="Held-out cross-entropy, exit by exit",
+            x_label="exit k",
+            y_label="CE(k) (nats a token)",
+            log=_spans(exits, 4),
+            whole_x=True,
+            lines=exits,
+        ),
+    )
+    return tuple(chart for chart in made if chart.lines)
+
+
+def _per_loop(runs: Sequence[Run], metric: str, loops: range) -> tuple[Line, ...]:
+    return _lines({run.label: [(k, run.metrics.get(f"{metric}@{k}")) for k in loops] for run in runs}, runs)
+
+
+def _over_steps(runs: Sequence[Run], histories: Mapping[str, History], metric: str) -> tuple[Line, ...]:
+    points = {run.label: [(event["step"], event.get(metric)) for event in histories.get(run.key, ())] for run in runs}
+    return _lines(points, runs)
+
+
+def _lines(points: Mapping[str, list[tuple[float, Any]]], runs: Sequence[Run]) -> tuple[Line, ...]:
+    made = (
+        _line(condition, [points[run.label] for run in of if points[run.label]])
+        for condition, of in by_condition(runs).items()
+    )
+    return tuple(line for line in made if line.x)
+
+
+def _line(condition: str, seeds: list[list[tuple[float, Any]]]) -> Line:
+    at: dict[float, list[float]] = {}
+    for seed in seeds:
+        for x, y in seed:
+            if y is not None and math.isfinite(y):
+                at.setdefault(x, []).append(float(y))
+    xs = sorted(at)
+    return Line(
+        condition=condition,
+        n=len(seeds),
+        x=tuple(xs),
+        mean=tuple(fmean(at[x]) for x in xs),
+        low=tuple(min(at[x]) for x in xs),
+        high=tuple(max(at[x]) for x in xs),
+    )
+
+
+def _spans(lines: Sequence[Line], factor: float) -> bool:
+    """Whether the means differ by more than a factor: then a linear axis would flatten most lines."""
+    values = [y for line in lines for y in line.mean]
+    return bool(values) and min(values) > 0 and max(values) > factor * min(values)

@@ -1,0 +1,99 @@
+"""Report: the record with its three views, and how it is built from runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any
+
+from loopverify import __version__
+from loopverify.claims import CLAIMS, Claim, Run, evaluate, one_study
+from loopverify.report.charts import History, charts
+from loopverify.report.facts import shared_facts
+from loopverify.report.page import page
+from loopverify.report.record import Record
+from loopverify.report.table import last_loop, measured_rows
+from loopverify.report.text import TerminalRow, plain, terminal_rows
+
+__all__ = ["Report", "build"]
+
+
+class Report(Record):
+    """A record that can show itself on a terminal, as JSON and as one HTML file."""
+
+    def to_json(self) -> str:
+        """The record as JSON, with numbers that JSON lacks as 'nan', 'inf' and '-inf'."""
+        record = {
+            "loopverify": __version__,
+            "title": self.title,
+            "preset": self.preset,
+            "loops": self.loops,
+            "counts": self.counts,
+            "strength": self.strength,
+            "evidence": [evidence.to_dict() for evidence in self.evidence],
+            "rows": [row.to_dict() for row in self.rows],
+            "charts": [asdict(chart) for chart in self.charts],
+            "facts": dict(self.facts),
+        }
+        return json.dumps(_json_values(record), indent=1, allow_nan=False, ensure_ascii=False)
+
+    def to_html(self) -> str:
+        """The record as one self-contained page.
+
+        Raises:
+            MissingDependencyError: jinja2 or matplotlib is not installed.
+        """
+        return page(self)
+
+    def to_terminal_rows(self) -> tuple[TerminalRow, ...]:
+        """One row a claim, as plain strings, for a table of any kind."""
+        return terminal_rows(self)
+
+    def to_text(self, width: int = 100) -> str:
+        """The record as plain text of lines of at most `width` characters where words allow."""
+        return plain(self, width)
+
+
+def build(
+    runs: Iterable[Run],
+    claims: Iterable[Claim] | None = None,
+    *,
+    histories: Mapping[str, History] | None = None,
+    facts: Mapping[str, str] | None = None,
+    title: str | None = None,
+) -> Report:
+    """Judge `claims` on `runs` and gather what the runs measured.
+
+    Args:
+        runs: of one preset, each condition and seed once.
+        claims: all of `loopverify.claims.CLAIMS` when omitted.
+        histories: evaluations during training by `Run.key`, for the figure over steps.
+        facts: of the study as a whole (wall time, command, ...), shown before those of the runs.
+
+    Raises:
+        InputError: runs that must not be compared.
+    """
+    study = one_study(runs)
+    preset = study[0].preset if study else ""
+    return Report(
+        title=title or (f"Claims on trained models, preset {preset}" if study else "Claims, without any runs"),
+        preset=preset,
+        loops=last_loop(study),
+        evidence=tuple(evaluate(claim, study) for claim in (CLAIMS.values() if claims is None else claims)),
+        rows=measured_rows(study),
+        charts=charts(study, histories or {}),
+        facts=MappingProxyType({**(facts or {}), **shared_facts(study)}),
+    )
+
+
+def _json_values(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _json_values(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_values(entry) for entry in value]
+    return value

@@ -1,0 +1,94 @@
+"""The measured counterpart of Table 2: one row a condition, next to what the paper printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from statistics import fmean, stdev
+from typing import Any
+
+from loopverify.claims import Run, paper
+from loopverify.claims.metric import number
+
+__all__ = ["Row", "Spread", "by_condition", "last_loop", "measured_rows"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """A mean over seeds and its sample standard deviation, where there are two seeds or more."""
+
+    mean: float
+    std: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """Of the finite among some values; None when there are none."""
+        finite = [value for value in values if math.isfinite(value)]
+        return cls(mean=fmean(finite), std=stdev(finite) if len(finite) > 1 else None) if finite else None
+
+    def __str__(self) -> str:
+        return number(self.mean) if self.std is None else f"{number(self.mean)} ± {number(self.std, like=self.mean)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One condition: the size of its final state and the perplexity of every exit."""
+
+    condition: str
+    seeds: tuple[int, ...]
+    norm: Spread | None
+    """Mean tokenwise ||H_K||_2 (L2 over channels), over seeds; None when no run has a finite one."""
+    perplexity: tuple[float, ...]
+    """Exits 1..K, the mean over seeds as in the paper."""
+    diverged: tuple[int, ...]
+    """Seeds whose final norm is not finite; they are left out of `norm`."""
+    published_norm: Mapping[str, Spread]
+    """By model size, with the paper's standard deviation."""
+    published_perplexity: Mapping[str, float]
+    """At exit 4, by model size."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as JSON values (which may not be finite)."""
+        plain = {name: getattr(self, name) for name in ("condition", "seeds", "perplexity", "diverged")}
+        return plain | {
+            "norm": None if self.norm is None else asdict(self.norm),
+            "published_norm": {size: asdict(norm) for size, norm in self.published_norm.items()},
+            "published_perplexity": dict(self.published_perplexity),
+        }
+
+
+def by_condition(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """The runs of every condition, in the order of Table 2, further conditions after them."""
+    grouped = {name: list(group) for name, group in groupby(runs, key=lambda run: run.condition)}
+    order = [*paper.conditions(), *grouped]
+    return {name: grouped[name] for name in sorted(grouped, key=order.index)}
+
+
+def last_loop(runs: Iterable[Run], metric: str = "norm") -> int:
+    """The largest k of any metric@k of the runs; 0 when there is none."""
+    parts = [name.partition("@") for run in runs for name in run.metrics]
+    return max((int(loop) for kind, _, loop in parts if kind == metric and loop.isdigit()), default=0)
+
+
+def measured_rows(runs: Sequence[Run]) -> tuple[Row, ...]:
+    """The table of some runs, sorted by condition as `one_study` leaves them."""
+    loops = last_loop(runs)
+    return tuple(_row(condition, of, loops) for condition, of in by_condition(runs).items())
+
+
+def _row(condition: str, runs: list[Run], loops: int) -> Row:
+    norms = {run.seed: run.metrics.get(f"norm@{loops}", math.nan) for run in runs}
+    exits = [[run.metrics.get(f"ppl@{k}", math.nan) for run in runs] for k in range(1, loops + 1)]
+    return Row(
+        condition=condition,
+        seeds=tuple(norms),
+        norm=Spread.of(list(norms.values())),
+        perplexity=tuple(fmean(of_exit) for of_exit in exits),
+        diverged=tuple(seed for seed, norm in norms.items() if not math.isfinite(norm)),
+        published_norm=paper.by_size(
+            lambda size: Spread(mean=paper.final_norm(condition, size), std=paper.final_norm_std(condition, size))
+        ),
+        published_perplexity=paper.by_size(lambda size: paper.perplexity(condition, size)),
+    )

@@ -1,0 +1,35 @@
+"""The report's files, each put in place whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from loopverify.report.report import Report
+
+__all__ = ["write"]
+
+
+def write(report: Report, folder: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Write 'report.html' and 'report.json' into `folder`, made when missing; returns the two paths.
+
+    Both views are made before either file changes, and each is renamed into place: a reader never sees half a file.
+
+    Raises:
+        MissingDependencyError: jinja2 or matplotlib is not installed; nothing is written.
+    """
+    html, json = report.to_html(), report.to_json()
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    return _put(place / "report.html", html), _put(place / "report.json", json)
+
+
+def _put(path: Path, text: str) -> Path:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
