@@ -1,0 +1,215 @@
+"""Cached decoding: whatever the prompt, its chunks and its batch, it shows what the full forward shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from loopverify.checks.check import check
+from loopverify.checks.record import NotApplicableError, Finding, at_most, first_failing
+from loopverify.checks.subject import SEED, Subject, gap, token_gaps
+
+__all__ = [
+    "cache_positions",
+    "cache_slots",
+    "cached_batch",
+    "cached_decode",
+    "chunked_prefill",
+    "last_loop_cache",
+    "second_prompt",
+]
+
+CHUNKS = (3, 1, 4, 2)
+"""Tokens of the parts in which a prompt of ten is given."""
+_BROKEN_BY = ("last_loop_cache", "non_causal", "random_state", "sampled_depth", "batch_dependent")
+
+
+def _decoded(subject: Subject, tokens: Tensor, loops: int, chunks: Sequence[int] = ()) -> Tensor:
+    """Logits (B, T, V) of cached decoding, the tokens given in chunks (one by one if none are named)."""
+    decode = subject.model.decode
+    assert decode is not None
+    torch.manual_seed(SEED)
+    cache, shown = None, []
+    with torch.no_grad():
+        for part in torch.split(tokens, list(chunks) or 1, dim=1):
+            logits, cache = decode(part, cache, loops)
+            shown.append(logits)
+    return torch.cat(shown, 1)
+
+
+def _parity(subject: Subject, shown: Tensor, tokens: Tensor, loops: int, how: str, cause: str, note: str) -> Finding:
+    """Cached logits against those of the full forward, and the first position at which they part."""
+    full = subject.unroll(tokens, loops).logits(loops)
+    far = token_gaps(shown, full).amax(0) if shown.shape == full.shape else torch.tensor([float("inf")])
+    first = int((~(far <= subject.logits_limit)).int().argmax())
+    return at_most(
+        float(far.max()),
+        subject.logits_limit,
+        "relative",
+        fault=f"{how}, at {loops} loops, cached decoding differs from the full forward from token {first + 1} on",
+        cause=cause,
+        remedy="keep keys and values for every (loop, layer), and take the position from the number of cached tokens",
+        note=note,
+    )
+
+
+@check(needs=("decode",), explained_by=_BROKEN_BY)
+def cached_decode(subject: Subject) -> Finding:
+    """Cached decoding that turns to garbage after a few tokens: it differs from the full forward, token by token."""
+    return first_failing(
+        _parity(
+            subject,
+            _decoded(subject, subject.tokens, loops),
+            subject.tokens,
+            loops,
+            "token by token",
+            "the cache keeps one slot a layer, so that loops overwrite each other; or a position or mask is wrong",
+            f"token by token as in the full forward, for 1..{subject.loops} loops",
+        )
+        for loops in range(1, subject.loops + 1)
+    )
+
+
+@check(needs=("decode",), explained_by=_BROKEN_BY)
+def second_prompt(subject: Subject) -> Finding:
+    """A second prompt in one process that fails or differs: something of the first one is kept."""
+    prompts = [subject.tokens, subject.draw(2, 5), subject.draw(1, 12)]
+
+    def findings() -> Iterator[Finding]:
+        for number, prompt in enumerate(prompts, start=1):
+            chunks = (prompt.shape[1] - 1, 1)
+            yield _parity(
+                subject,
+                _decoded(subject, prompt, subject.loops, chunks),
+                prompt,
+                subject.loops,
+                f"prompt {number} of one process",
+                "the cache, its length or its mask is kept in the module and not made anew for a new sequence",
+                f"{len(prompts)} prompts of different shape, one after the other",
+            )
+
+    return first_failing(findings())
+
+
+@check(needs=("decode",), explained_by=_BROKEN_BY)
+def chunked_prefill(subject: Subject) -> Finding:
+    """A prompt given in chunks that differs from the same prompt at once: the mask counts the wrong length."""
+
+    def findings() -> Iterator[Finding]:
+        for chunks in ((subject.tokens.shape[1],), CHUNKS):
+            for loops in range(1, subject.loops + 1):
+                yield _parity(
+                    subject,
+                    _decoded(subject, subject.tokens, loops, chunks),
+                    subject.tokens,
+                    loops,
+                    f"in chunks of {', '.join(map(str, chunks))} tokens",
+                    "the causal mask of a chunk is made for its own length and not for cached plus new tokens",
+                    "prompts in chunks equal prompts at once",
+                )
+
+    return first_failing(findings())
+
+
+@check(needs=("decode",), explained_by=_BROKEN_BY)
+def cache_positions(subject: Subject) -> Finding:
+    """A position stuck in cached decoding: moving a token changes something else than in the full forward."""
+    tokens = subject.draw(subject.tokens.shape[0], 6)
+    tokens[:, 2] = subject.others(tokens[:, 1])
+    moved = tokens.clone()
+    moved[:, [1, 2]] = tokens[:, [2, 1]]
+    loops = subject.loops
+    plain, other = (subject.unroll(t, loops).logits(loops)[:, -1:] for t in (tokens, moved))
+    if gap(other, plain) <= 10 * subject.logits_limit:
+        raise NotApplicableError("moving an earlier token changes nothing in the full forward either")
+    cached, cached_other = (_decoded(subject, t, loops)[:, -1:] for t in (tokens, moved))
+    size = gap(other, plain)
+    return at_most(
+        gap(cached_other - cached, other - plain),
+        2 * subject.logits_limit / size,  # two results, each to within the limit, against an effect of this size
+        "of the effect",
+        fault=f"swapping tokens 2 and 3 moves the last logits by {gap(cached_other, cached):.3g} in cached decoding "
+        f"and by {size:.3g} in the full forward",
+        cause="every decoded token gets position 0, or positions are counted within the chunk",
+        remedy="take the position of a new token from the number of tokens in the cache",
+        note="moving a token has the same effect with and without a cache",
+    )
+
+
+@check(needs=("decode",), explained_by=_BROKEN_BY)
+def cached_batch(subject: Subject) -> Finding:
+    """A batch of prompts that decodes otherwise than each prompt alone."""
+    together = _decoded(subject, subject.tokens, subject.loops)
+
+    def findings() -> Iterator[Finding]:
+        for row in range(len(subject.tokens)):
+            alone = _decoded(subject, subject.tokens[row : row + 1], subject.loops)
+            yield at_most(
+                gap(together[row], alone[0]),
+                subject.logits_limit,
+                "relative",
+                fault=f"row {row} of a batch decodes otherwise than alone",
+                cause="the cache, its length or its mask is shared by the rows of the batch",
+                remedy="give the cache a batch dimension and keep every row's entries apart",
+                note="every row of a batch decodes as it does alone",
+            )
+
+    return first_failing(findings())
+
+
+@check(needs=("decode", "cache_slots"), explained_by=("last_loop_cache",))
+def cache_slots(subject: Subject) -> Finding:
+    """A cache sized by layers instead of layers times loops."""
+    decode, count = subject.model.decode, subject.model.cache_slots
+    assert decode is not None
+    assert count is not None
+    slots = {}
+    with torch.no_grad():
+        for loops in range(1, subject.loops + 1):
+            torch.manual_seed(SEED)
+            _, cache = decode(subject.tokens[:, :4], None, loops)
+            first = count(cache)
+            _, cache = decode(subject.tokens[:, 4:5], cache, loops)
+            slots[loops] = (first, count(cache))
+    a_loop = slots[1][0]
+    wrong = [loops for loops, pair in slots.items() if a_loop < 1 or pair != (loops * a_loop, loops * a_loop)]
+    seen = ", ".join(f"{k}: {pair[-1]}" for k, pair in slots.items())
+    return at_most(
+        float(len(wrong)),
+        0,
+        "loop counts",
+        fault=f"slots in use by number of loops are {seen}; expected a multiple of {max(a_loop, 1)} for each loop",
+        cause="the cache has one slot a layer, and each loop overwrites the keys of the loop before",
+        remedy="index slots by (loop, layer): loops times layers of them",
+        note=f"{a_loop} slots a loop",
+    )
+
+
+@check(
+    needs=("decode",),
+    decides="last_loop_cache",
+    explained_by=("non_causal", "random_state", "sampled_depth", "batch_dependent"),
+)
+def last_loop_cache(subject: Subject) -> Finding:
+    """A cache that keeps the last loop only: from two loops on, results depend on how the prompt was chunked."""
+    tokens, whole = subject.tokens, (subject.tokens.shape[1],)
+    apart = {
+        loops: gap(_decoded(subject, tokens, loops, CHUNKS), _decoded(subject, tokens, loops, whole))
+        for loops in range(1, subject.loops + 1)
+    }
+    if not apart[1] <= subject.logits_limit:
+        raise NotApplicableError(
+            "chunks matter at one loop already, where there is no other loop; see check chunked_prefill"
+        )
+    return at_most(
+        max(apart.values()),
+        subject.logits_limit,
+        "relative",
+        fault="results do not depend on chunks at 1 loop and do at more: "
+        + ", ".join(f"{far:.2g} at {loops}" for loops, far in apart.items()),
+        cause="only the keys of the last loop are kept, which early loops of later tokens then attend to",
+        remedy="keep the keys of every loop, or declare 'last_loop_cache' and always prefill in the same way",
+        note="results do not depend on how the prompt is chunked",
+    )

@@ -1,0 +1,118 @@
+"""A check: one function of a subject to a finding, with what it needs and which traits explain its failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from loopverify.checks.guard import preserved
+from loopverify.checks.record import ConformanceError, CheckResult, NotApplicableError, Finding
+from loopverify.checks.subject import SEED, Subject
+from loopverify.checks.traits import TRAITS, known_traits
+from loopverify.looped import Looped
+
+__all__ = ["Check", "check"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Check:
+    """One property that a looped model should have. Calling it on a model raises when the property fails."""
+
+    id: str
+    catches: str
+    """The fault that the check finds, in one line."""
+    function: Callable[[Subject], Finding]
+    needs: tuple[str, ...] = ()
+    """Optional parts of `Looped` without which there is nothing to check."""
+    decides: str | None = None
+    """The trait whose truth this check decides: declared, a failure is explained and a success contradicts it."""
+    explained_by: frozenset[str] = frozenset()
+    """Further traits that explain a failure."""
+
+    def run(self, model: Looped) -> CheckResult:
+        """The result of the check on `model`, which is left as it was. A crash is a result, too: status 'error'."""
+        try:
+            return self._examine(model)
+        except Exception as error:
+            message = f"{type(error).__name__} inside the check: {error}"
+            return CheckResult(id=self.id, model=model.name, status="error", message=message, seed=SEED)
+
+    def __call__(self, model: Looped) -> None:
+        """Run the check for a test runner.
+
+        Raises:
+            ConformanceError: the property does not hold.
+            NotApplicableError: the check does not apply.
+        """
+        result = self._examine(model)
+        if result.status == "skipped":
+            raise NotApplicableError(result.message)
+        if result.status == "failed":
+            raise ConformanceError(f"{result.id}: {result.message}", [result])
+
+    def _examine(self, model: Looped) -> CheckResult:
+        declared = known_traits(model.declares)
+        missing = [need for need in self.needs if not getattr(model, need)]
+        if missing:
+            names = " and ".join(f"{name}=..." for name in missing)
+            return self._skip(model, f"the model declares no {' and no '.join(missing)}; give Looped({names}) to check")
+        with preserved(model, SEED):
+            try:
+                subject = Subject(model)
+                finding = self.function(subject)
+            except NotApplicableError as skip:
+                return self._skip(model, str(skip))
+        return self._judge(finding, subject, declared)
+
+    def _judge(self, finding: Finding, subject: Subject, declared: frozenset[str]) -> CheckResult:
+        result = CheckResult(
+            id=self.id,
+            model=subject.model.name,
+            status="passed" if finding.held else "failed",
+            message=finding.message,
+            value=finding.value,
+            limit=finding.limit,
+            unit=finding.unit,
+            relation=finding.relation,
+            dtype=str(subject.dtype).removeprefix("torch."),
+            device=str(subject.device),
+            seed=SEED,
+        )
+        explained = sorted(declared & (self.explained_by | {self.decides}))
+        if not finding.held and explained:
+            reason = f"declared '{explained[0]}' ({TRAITS[explained[0]]}), which explains it: {finding.message}"
+            return replace(result, status="skipped", message=reason)
+        if finding.held and self.decides in declared:
+            contradiction = (
+                f"the model declares '{self.decides}' ({TRAITS[self.decides]}) but does not show it: "
+                f"{finding.message}. Likely cause: the declaration outlived the model it was written for. "
+                f"Remedy: remove '{self.decides}' from declares."
+            )
+            return replace(result, status="failed", message=contradiction)
+        return result
+
+    def _skip(self, model: Looped, reason: str) -> CheckResult:
+        return CheckResult(id=self.id, model=model.name, status="skipped", message=reason, seed=SEED)
+
+    def __repr__(self) -> str:
+        return f"<check {self.id}>"
+
+
+def check(
+    *, needs: tuple[str, ...] = (), decides: str | None = None, explained_by: tuple[str, ...] = ()
+) -> Callable[[Callable[[Subject], Finding]], Check]:
+    """Make a function of a subject a check: its name is the id, the first paragraph of its docstring the fault."""
+    known_traits([*explained_by, *([decides] if decides else [])])
+
+    def make(function: Callable[[Subject], Finding]) -> Check:
+        catches = " ".join((function.__doc__ or "").strip().split("\n\n")[0].split())
+        return Check(
+            id=function.__name__,
+            catches=catches,
+            function=function,
+            needs=needs,
+            decides=decides,
+            explained_by=frozenset(explained_by),
+        )
+
+    return make

@@ -1,0 +1,170 @@
+"""Learned exits: probabilities that sum to one and thresholds that mean what they say, in half precision too."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from loopverify.checks.check import check
+from loopverify.checks.record import NotApplicableError, Finding, at_most, first_failing
+from loopverify.checks.subject import Subject
+from loopverify.looped import Trace
+
+__all__ = ["exit_half_precision", "exit_probabilities", "exit_threshold", "never_exit_early"]
+
+SCALES = (1.0, 10.0, 100.0)
+"""Factors on the states: norms that drift by two orders of magnitude in training make the gates that strong."""
+THRESHOLDS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+LOOPS = 8
+"""Enough exits for errors of a product over exits to add up."""
+
+
+def _scaled(trace: Trace) -> Iterator[tuple[float, Trace]]:
+    for scale in SCALES:
+        yield scale, replace(trace, states=tuple(scale * state for state in trace.states))
+
+
+def _gated(subject: Subject) -> Trace:
+    return subject.unroll(loops=LOOPS)
+
+
+def _probabilities(trace: Trace) -> Tensor:
+    assert trace.model.exit_probabilities is not None
+    with torch.no_grad():
+        return trace.model.exit_probabilities(trace)
+
+
+@check(needs=("exit_probabilities",))
+def exit_probabilities(subject: Subject) -> Finding:
+    """Exit probabilities that are not a distribution over the exits of each token: out of range, or a sum that is
+    not 1."""
+    dtype = torch.promote_types(subject.dtype, torch.float32)
+
+    def findings() -> Iterator[Finding]:
+        for scale, trace in _scaled(_gated(subject)):
+            yield from _distribution(trace, torch.finfo(dtype).eps, f"with states times {scale:g}")
+
+    return first_failing(findings())
+
+
+def _distribution(trace: Trace, eps: float, where: str) -> Iterator[Finding]:
+    """The shape, range and sum of the exit probabilities; `eps` is the rounding that their dtype allows."""
+    p = _probabilities(trace)
+    expected = (*trace.tokens.shape, trace.loops)
+    advice = {
+        "cause": "the last exit does not take what the others left, or the products are formed in half precision",
+        "remedy": "give the last exit the rest, and compute gates and probabilities in float32",
+    }
+    yield at_most(
+        float(tuple(p.shape) != expected),
+        0,
+        "wrong shapes",
+        fault=f"exit probabilities of shape {tuple(p.shape)}, expected (B, T, K) = {expected}",
+        cause="one probability a row, or a number of exits that is fixed by the configuration",
+        remedy="return the probability of each token at each exit of the run",
+    )
+    limit = 4 * trace.loops * eps  # a product and a sum over the exits, two roundings each
+    outside = max(float(-p.min()), float(p.max()) - 1, 0.0)
+    yield at_most(outside, limit, "probability", fault=f"{where}, exit probabilities leave [0, 1]", **advice)
+    off = float((p.double().sum(-1) - 1).abs().max())
+    note = "every token leaves at exactly one exit"
+    yield at_most(off, limit, "probability", fault=f"{where}, exit probabilities do not sum to 1", **advice, note=note)
+
+
+@check(needs=("exit_probabilities",))
+def exit_half_precision(subject: Subject) -> Finding:
+    """Exit probabilities that do not sum to 1 once the model runs in bfloat16."""
+    model, _ = subject.in_dtype(torch.bfloat16)
+    trace = subject.unroll(loops=LOOPS, model=model)
+
+    def findings() -> Iterator[Finding]:
+        for scale, scaled in _scaled(trace):
+            p = _probabilities(scaled)
+            # Probabilities that are rounded once, when handed out, are off by half an eps of their sum, which is 1.
+            limit = max(torch.finfo(p.dtype).eps / 2, 4 * LOOPS * torch.finfo(torch.float32).eps)
+            yield at_most(
+                float((p.double().sum(-1) - 1).abs().max()),
+                limit,
+                "probability",
+                fault=f"in bfloat16, with states times {scale:g}, exit probabilities do not sum to 1",
+                cause="the gate, its products or their running sum are computed in bfloat16",
+                remedy="compute gates and probabilities in float32 whatever the dtype of the states",
+                note="exit probabilities sum to 1 in bfloat16 too",
+            )
+
+    return first_failing(findings())
+
+
+def _choices(trace: Trace, threshold: float) -> Tensor:
+    assert trace.model.choose_exit is not None
+    with torch.no_grad():
+        return trace.model.choose_exit(trace, threshold)
+
+
+@check(needs=("choose_exit",))
+def exit_threshold(subject: Subject) -> Finding:
+    """A threshold whose exits are no loops of the run, or do not move one way as it grows."""
+    trace = _gated(subject)
+    chosen = [_choices(trace, threshold) for threshold in THRESHOLDS]
+    expected = tuple(trace.tokens.shape)
+    wrong = sum(
+        c.dtype != torch.int64 or tuple(c.shape) != expected or int(c.min()) < 1 or int(c.max()) > trace.loops
+        for c in chosen
+    )
+    form = at_most(
+        float(wrong),
+        0,
+        "thresholds",
+        fault=f"chosen exits are {chosen[0].dtype} {tuple(chosen[0].shape)} in {int(chosen[0].min())}.."
+        f"{int(chosen[0].max())}, expected int64 {expected} in 1..{trace.loops}",
+        cause="exits counted from 0, or one exit for the whole row",
+        remedy="return for each token the loop, 1..K, after which it leaves",
+    )
+    if not form.held:
+        return form
+    steps = torch.stack([b - a for a, b in itertools.pairwise(chosen)])
+    earlier, later = int((steps < 0).sum()), int((steps > 0).sum())
+    # A threshold on a probability asks for more with every step up; one on a distance may ask for less.
+    against = earlier if trace.model.exit_probabilities is not None else min(earlier, later)
+    return at_most(
+        float(against),
+        0,
+        "tokens",
+        fault="a higher threshold lets tokens leave earlier",
+        cause="the threshold is compared with the wrong quantity, or the running sum is not a sum",
+        remedy="leave at the first exit whose running sum of probabilities reaches the threshold",
+        note=f"exits move one way over {len(THRESHOLDS)} thresholds",
+    )
+
+
+@check(needs=("choose_exit", "exit_probabilities"))
+def never_exit_early(subject: Subject) -> Finding:
+    """A threshold of 1.0 that lets tokens leave before the last exit, since rounded probabilities reach 1 early."""
+
+    def findings() -> Iterator[Finding]:
+        yield from _early(_gated(subject), str(subject.dtype))
+        try:
+            model, _ = subject.in_dtype(torch.bfloat16)
+        except NotApplicableError:
+            return
+        yield from _early(subject.unroll(loops=LOOPS, model=model), "torch.bfloat16")
+
+    return first_failing(findings())
+
+
+def _early(trace: Trace, dtype: str) -> Iterator[Finding]:
+    for scale, scaled in _scaled(trace):
+        share = float((_choices(scaled, 1.0) < trace.loops).double().mean())
+        yield at_most(
+            share,
+            0,
+            "of the tokens",
+            fault=f"in {dtype}, with states times {scale:g}, a threshold of 1.0 exits early",
+            cause="a strong gate rounds to 1, or the running sum of rounded probabilities reaches 1 before the end",
+            remedy="compute the running sum in float32 and treat a threshold of 1 or more as 'never'",
+            note="a threshold of 1.0 always waits for the last exit",
+        )

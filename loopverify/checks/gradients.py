@@ -1,0 +1,178 @@
+"""Gradients: they reach every state and every parameter, and are the derivative of what the forward computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from loopverify.checks.check import check
+from loopverify.checks.record import NotApplicableError, Finding, at_least, at_most, first_failing
+from loopverify.checks.subject import SEED, Subject
+from loopverify.checks.substitute import trainable, with_tensors
+from loopverify.errors import GradientCutError
+from loopverify.looped import Looped, Trace, unroll
+from loopverify.objectives.terms import per_loop
+
+__all__ = ["gradient_is_derivative", "optimizer_step", "parameter_gradient", "state_gradient"]
+
+TRIALS = 4
+"""Batches over which a parameter must get a gradient: a rarely chosen expert is met in one of them."""
+JITTER = 0.02
+"""Standard deviation of the noise added to parameters before looking for dead ones, so that a zero-initialized output
+projection does not hide those behind it."""
+NUDGE = 1e-3
+"""Relative length of the finite difference: its own error is about NUDGE^2 = 1e-6, and that of a model that computes
+parts in float32 about 1e-7 / NUDGE = 1e-4."""
+DERIVATIVE_LIMIT = 1e-2
+"""A hundred times the error of the finite difference; a detached part of the step is off by a tenth and more."""
+
+
+@check(explained_by=("truncated_gradient",))
+def state_gradient(subject: Subject) -> Finding:
+    """A recurrence cut between two loops: no gradient flows from the last exit back to H_0."""
+    torch.manual_seed(SEED)
+    remedy = "remove the detach or no_grad between loops, or declare 'truncated_gradient'"
+    try:
+        trace = unroll(subject.model, subject.tokens, subject.loops, grad=True)
+    except GradientCutError as error:
+        return Finding(held=False, message=f"{error}. Remedy: {remedy}.")
+    shown = trace.logits(trace.loops)
+    gradients = torch.autograd.grad(shown, trace.states, subject.normal(shown), allow_unused=True)
+    sizes = [0.0 if g is None else float(g.detach().double().norm()) for g in gradients]
+    weakest = sizes.index(min(sizes)) if all(size == size for size in sizes) else [s == s for s in sizes].index(False)
+    return first_failing(
+        [
+            at_least(
+                sizes[weakest],
+                torch.finfo(subject.dtype).tiny,
+                "L2 norm",
+                fault=f"the gradient of the logits of exit {trace.loops} at H_{weakest} is {sizes[weakest]:.3g}",
+                cause="a detach inside the step, a saturated nonlinearity, or a division by a zero norm",
+                remedy=remedy,
+            ),
+            at_most(
+                max(sizes),
+                torch.finfo(torch.float32).max,
+                "L2 norm",
+                fault=f"the gradient of the logits of exit {trace.loops} overflows on the way to H_0",
+                cause="a step that amplifies its input at every loop",
+                remedy="damp the recurrence: a smaller initialization, or a norm at the loop boundary",
+                note=f"the gradient reaches all of H_0..H_{trace.loops}",
+            ),
+        ]
+    )
+
+
+@check(explained_by=("truncated_gradient",))
+def gradient_is_derivative(subject: Subject) -> Finding:
+    """A gradient that is not the derivative of the forward: part of the step is detached, or a hand-written backward
+    is wrong."""
+    model, trace = subject.in_dtype(torch.float64, grad=True)
+    weights = subject.normal(trace.states[-1])
+    (gradient,) = torch.autograd.grad((trace.states[-1] * weights).sum(), trace.states[0])
+    base = trace.states[0].detach()
+    errors = []
+    for _ in range(3):  # the best of three: a routing decision may flip under one nudge, not under all
+        direction = subject.normal(base) * NUDGE * base.square().mean().sqrt().clamp_min(NUDGE)
+        ends = [_final_state(subject, model, base + sign * direction) for sign in (1, -1)]
+        measured = float(((ends[0] - ends[1]) * weights).sum()) / 2
+        # Relative to what a gradient of this size gives along a typical direction, not to a lucky cancellation.
+        typical = float(gradient.norm() * direction.norm()) / gradient.numel() ** 0.5
+        errors.append(abs(float((gradient * direction).sum()) - measured) / max(typical, abs(measured), 1e-300))
+    return at_most(
+        min(errors),
+        DERIVATIVE_LIMIT,
+        "relative",
+        fault=f"the gradient of H_{trace.loops} at H_0 is not the derivative of the forward",
+        cause="a part of the step is detached (a scale, a gate, a residual), or a custom backward is wrong",
+        remedy="let the gradient flow through all of the step, or declare 'truncated_gradient'",
+        note="autograd agrees with a finite difference in float64",
+    )
+
+
+def _final_state(subject: Subject, model: Looped, state: Tensor) -> Tensor:
+    torch.manual_seed(SEED)
+    with torch.no_grad():
+        _, context = model.embed(subject.tokens)
+        for k in range(1, subject.loops + 1):
+            state = model.step(state, context, k)
+    return state
+
+
+@check(explained_by=("unused_parameters", "truncated_gradient"))
+def parameter_gradient(subject: Subject) -> Finding:
+    """Parameters that no exit can train: layers that are never run (a hard-coded number of layers), detached parts."""
+    trained = _trained(subject)
+    alive: set[str] = set()
+    for _ in range(TRIALS):
+        moved = {name: (p + JITTER * subject.normal(p)).requires_grad_() for name, p in trained.items()}
+        model = with_tensors(subject.model, moved)
+        trace = subject.unroll(subject.draw(8, 16), model=model, grad=True)
+        gradients = torch.autograd.grad(_all_exits(subject, trace), list(moved.values()), allow_unused=True)
+        alive |= {name for name, g in zip(moved, gradients, strict=True) if g is not None and bool((g != 0).any())}
+        if len(alive) == len(trained):
+            break
+    dead = [name.partition(".")[2] for name in trained if name not in alive]
+    return at_most(
+        float(len(dead)),
+        0,
+        "parameters",
+        fault=f"no gradient reaches {', '.join(dead[:5])}{' and more' if len(dead) > 5 else ''}",
+        cause="layers that the step never runs (a hard-coded number of layers), a detach, or a loss that no exit feels",
+        remedy="run every layer in step, or declare 'unused_parameters'",
+        note=f"all {len(trained)} trainable parameters get a gradient",
+    )
+
+
+def _trained(subject: Subject) -> dict[str, Tensor]:
+    trained = trainable(subject.model)
+    if not trained:
+        raise NotApplicableError("no trainable parameters found; name the module that owns them in Looped(module=...)")
+    return trained
+
+
+def _all_exits(subject: Subject, trace: Trace) -> Tensor:
+    """A scalar that reads the logits of every exit and, where there are any, the exit probabilities."""
+    targets = subject.others(trace.tokens)
+    loss = per_loop(trace, targets)
+    if trace.model.exit_probabilities is not None:
+        probabilities = trace.model.exit_probabilities(trace)
+        loss = loss + (probabilities * subject.normal(probabilities)).sum().to(loss)
+    return loss
+
+
+@check()
+def optimizer_step(subject: Subject) -> Finding:
+    """One step of AdamW on the per-loop loss that gives a loss, a gradient or a parameter which is not finite."""
+    copies = {name: tensor.clone().requires_grad_() for name, tensor in _trained(subject).items()}
+    model = with_tensors(subject.model, copies)
+    targets = subject.others(subject.tokens)
+    optimizer = torch.optim.AdamW(list(copies.values()), lr=1e-3)
+
+    def findings() -> Iterator[Finding]:
+        before = per_loop(subject.unroll(model=model, grad=True), targets)
+        yield finding([before], "loss")
+        gradients = torch.autograd.grad(before, list(copies.values()), allow_unused=True)
+        for parameter, gradient in zip(copies.values(), gradients, strict=True):
+            parameter.grad = gradient
+        yield finding([g for g in gradients if g is not None], "gradient")
+        optimizer.step()
+        yield finding(list(copies.values()), "parameter after the step")
+        after = per_loop(subject.unroll(model=model), targets)
+        yield finding([after], f"loss after the step (before: {float(before.detach()):.4g})")
+
+    def finding(tensors: list[Tensor], what: str) -> Finding:
+        bad = sum(int((~torch.isfinite(tensor)).sum()) for tensor in tensors)
+        return at_most(
+            float(bad),
+            0,
+            "values that are not finite",
+            fault=f"{what} is not finite",
+            cause="the derivative of a norm at zero, a logarithm of zero, a division without epsilon, or overflow",
+            remedy="add an epsilon inside the square root and compute norms and softmax in float32",
+            note="loss, gradients and parameters stay finite",
+        )
+
+    return first_failing(findings())

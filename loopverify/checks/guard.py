@@ -1,0 +1,47 @@
+"""Leave the caller's model, and the caller's random numbers, as they were found."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from loopverify.looped import Looped
+from loopverify.probes.readonly import untouched
+
+__all__ = ["preserved", "same", "tensors_of"]
+
+
+@contextmanager
+def preserved(model: Looped, seed: int) -> Iterator[None]:
+    """As `probes.readonly.untouched`, for models that may be at fault: parameters and Python's random state, too.
+
+    Values are compared with copies: a change through `.data` leaves no trace in version counters. Gradients need no
+    care, since checks never accumulate any.
+    """
+    parameters = [(parameter, parameter.detach().clone()) for parameter in model.parameters()]
+    python_state = random.getstate()
+    try:
+        with untouched(model, seed):
+            yield
+    finally:
+        random.setstate(python_state)
+        with torch.no_grad():
+            for parameter, copy in parameters:
+                if not same(parameter, copy):
+                    parameter.copy_(copy)
+
+
+def tensors_of(model: Looped) -> list[tuple[str, Tensor]]:
+    """Every parameter and buffer of the model, once, by name."""
+    held = nn.ModuleList(model.modules())
+    named = [*held.named_parameters(), *held.named_buffers()]
+    return [(name.partition(".")[2], tensor) for name, tensor in named]
+
+
+def same(tensor: Tensor, copy: Tensor) -> bool:
+    """Whether two tensors hold the same values. NaN equals NaN here: only a change matters."""
+    return tensor.shape == copy.shape and bool(((tensor == copy) | ((tensor != tensor) & (copy != copy))).all())

@@ -1,0 +1,131 @@
+"""What a step may remember and overwrite: nothing but what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from loopverify.checks.check import check
+from loopverify.checks.guard import same, tensors_of
+from loopverify.checks.record import NotApplicableError, Finding, at_most, first_failing
+from loopverify.checks.subject import SEED, Subject, gap
+
+__all__ = ["model_unchanged", "resume", "state_memory", "step_memory"]
+
+
+@check()
+def state_memory(subject: Subject) -> Finding:
+    """A step or readout that overwrites a state of the trajectory, also through `.data` or a reused buffer, which no
+    version counter shows."""
+    model = subject.model
+
+    def findings() -> Iterator[Finding]:
+        with torch.no_grad():
+            torch.manual_seed(SEED)
+            state, context = model.embed(subject.tokens)
+            states, copies = [state], [state.clone()]
+            for k in range(1, subject.loops + 1):
+                states.append(model.step(states[-1], context, k))
+                copies.append(states[-1].clone())
+                yield overwritten(f"step at loop {k}")
+            for k in range(1, subject.loops + 1):
+                model.readout(states[k], context, k, subject.loops)
+                yield overwritten(f"readout of exit {k}")
+
+    def overwritten(culprit: str) -> Finding:
+        changed = [k for k, (s, c) in enumerate(zip(states, copies, strict=True)) if not same(s, c)]
+        named = ", ".join(f"H_{k}" for k in changed)
+        return at_most(
+            float(len(changed)),
+            0,
+            "states",
+            fault=f"{culprit} changed {named} in place",
+            cause="h += b, a write through .data, or one output buffer for all loops",
+            remedy="write the result to new memory (h = h + b): every state is decoded as well as fed back",
+            note="no state changes after it was computed",
+        )
+
+    states: list[torch.Tensor] = []
+    copies: list[torch.Tensor] = []
+    return first_failing(findings())
+
+
+@check(explained_by=("context_memory", "sampled_depth"))
+def step_memory(subject: Subject) -> Finding:
+    """A step that remembers an earlier call: a residual carried over from the previous loop, a counter, a buffer."""
+    trace = subject.trace
+
+    def findings() -> Iterator[Finding]:
+        with torch.no_grad():
+            for k in range(trace.loops, 0, -1):
+                again = subject.model.step(trace.states[k - 1], trace.context, k)
+                yield at_most(
+                    gap(again, trace.states[k]),
+                    subject.state_limit,
+                    "relative",
+                    fault=f"step at loop {k}, called once more with the same H_{k - 1}, gives another H_{k}",
+                    cause="something is carried over from the previous call outside the state "
+                    "(a residual kept in an attribute, a cache in the context)",
+                    remedy="carry all that the next loop needs in the state, and nothing else",
+                    note="step gives the same state whenever it is called",
+                )
+
+    return first_failing(findings())
+
+
+@check(explained_by=("context_memory", "random_state", "sampled_depth"))
+def resume(subject: Subject) -> Finding:
+    """A run that cannot be resumed: a loops, then b more from H_a in a fresh context, differ from a + b at once."""
+    trace = subject.trace
+    if trace.loops < 2:
+        raise NotApplicableError("one loop leaves nothing to resume")
+
+    def findings() -> Iterator[Finding]:
+        for a in range(1, trace.loops):
+            torch.manual_seed(SEED)
+            with torch.no_grad():
+                _, context = subject.model.embed(subject.tokens)
+                state = trace.states[a]
+                for k in range(a + 1, trace.loops + 1):
+                    state = subject.model.step(state, context, k)
+            yield at_most(
+                gap(state, trace.states[-1]),
+                subject.state_limit,
+                "relative",
+                fault=f"H_{a} resumed for {trace.loops - a} more loops is not H_{trace.loops} of an unbroken run",
+                cause="the steps leave something behind in the context or the model (keys of earlier loops, a raw "
+                "state of which only the normalized one is handed out)",
+                remedy="hand out the state that is fed back, before any norm that is not fed back, and keep the "
+                "context constant",
+                note=f"every split of {trace.loops} loops gives the same final state",
+            )
+
+    return first_failing(findings())
+
+
+@check()
+def model_unchanged(subject: Subject) -> Finding:
+    """A forward in eval mode that changes a parameter or a buffer (running statistics, a stored cache)."""
+    model = subject.model
+    before = [(name, tensor, tensor.detach().clone()) for name, tensor in tensors_of(model)]
+    if not before:
+        raise NotApplicableError("no parameters or buffers found; name the module that owns them in Looped(module=...)")
+    trace = subject.unroll()
+    with torch.no_grad():
+        for k in range(1, trace.loops + 1):
+            trace.logits(k)
+        for path in model.paths.values():
+            path(subject.tokens, subject.loops)
+        if model.decode is not None:
+            model.decode(subject.tokens, None, subject.loops)
+    changed = [name for name, tensor, copy in before if not same(tensor, copy)]
+    return at_most(
+        float(len(changed)),
+        0,
+        "tensors",
+        fault=f"a forward in eval mode changed {', '.join(changed[:5])}",
+        cause="a running statistic, a counter or a cache is kept in a buffer and updated whatever the mode",
+        remedy="update buffers only when self.training, and keep caches in the context",
+        note=f"{len(before)} parameters and buffers are as before",
+    )

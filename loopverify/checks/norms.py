@@ -1,0 +1,104 @@
+"""Find the norms of a model by what they do, never by their names, and compute them independently in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor, nn
+
+from loopverify.checks.counting import recorded
+from loopverify.checks.subject import Subject
+
+__all__ = ["Norm", "norms_of"]
+
+ALIKE = 0.02
+"""A module whose output is this close, relative, to that of a known norm at rms 1 and 10 is one."""
+
+Denominator = Callable[[Tensor, float], Tensor]
+_DENOMINATORS: tuple[Denominator, ...] = (
+    lambda square, eps: (square + eps).sqrt(),
+    lambda square, eps: square.sqrt() + eps,
+    lambda square, eps: square.sqrt().clamp_min(eps),
+)
+"""Of the mean square: the epsilon inside the root, outside of it, or as a lower bound."""
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """A module that divides the last dimension by its size, with what it takes to say so in float64."""
+
+    name: str
+    module: nn.Module
+    width: int
+    centered: bool
+    """Whether the mean is taken off first (LayerNorm)."""
+    gain_offset: float | None
+    """What is added to the stored gain: 0, 1, or None when there is no gain."""
+    eps: float
+    denominator: Denominator
+
+    def apply(self, x: Tensor) -> Tensor:
+        """The module itself on x (1, T, C), with its parameters in x's dtype."""
+        tensors = {name: p.detach().to(x.dtype) for name, p in self.module.named_parameters()}
+        with torch.no_grad():
+            result: Tensor = torch.func.functional_call(self.module, tensors, (x,))
+        return result
+
+    def exact(self, x: Tensor) -> Tensor:
+        """What the module should return for x, by definition and in float64, from parameters rounded as in `apply`."""
+        gain, bias = (getattr(self.module, name, None) for name in ("weight", "bias"))
+        wide = x.double()
+        if self.centered:
+            wide = wide - wide.mean(-1, keepdim=True)
+        result = wide / self.denominator(wide.square().mean(-1, keepdim=True), self.eps)
+        if self.gain_offset is not None and isinstance(gain, Tensor):
+            result = result * (gain.detach().to(x.dtype).double() + self.gain_offset)
+        return result + bias.detach().to(x.dtype).double() if isinstance(bias, Tensor) else result
+
+
+def norms_of(subject: Subject) -> list[Norm]:
+    """The distinct norms that a run of the subject calls."""
+    with recorded() as calls:
+        trace = subject.unroll(loops=1)
+        trace.logits(1)
+    names = {module: name for root in subject.model.modules() for name, module in root.named_modules()}
+    candidates = {call.module: call.given.shape[-1] for call in calls if _may_normalize(call.module)}
+    found = []
+    for module, width in candidates.items():
+        name = names.get(module) or type(module).__name__
+        if (norm := _recognize(subject, module, name, width)) is not None:
+            found.append(norm)
+    return found
+
+
+def _may_normalize(module: nn.Module) -> bool:
+    return not list(module.children()) and all(p.ndim <= 1 for p in module.parameters())
+
+
+def _recognize(subject: Subject, module: nn.Module, name: str, width: int) -> Norm | None:
+    """The known norm that is closest to the module over small and moderate states, if it is close at rms 1 and 10."""
+    unit = subject.normal(torch.empty(1, 16, width, dtype=subject.dtype))
+    best = None
+    for norm in _known(module, name, width):
+        errors = [_apart(norm, scale * unit) for scale in (1.0, 10.0, 1e-3)]
+        if max(errors[:2]) < ALIKE and (best is None or errors[2] < best[0]):
+            best = (errors[2], norm)
+    return best[1] if best else None
+
+
+def _known(module: nn.Module, name: str, width: int) -> Iterator[Norm]:
+    stated = [getattr(module, word, None) for word in ("eps", "epsilon", "variance_epsilon", "norm_eps")]
+    parameter = next(module.parameters(), None)
+    default = torch.finfo(parameter.dtype if parameter is not None else torch.float32).eps  # as nn.RMSNorm has it
+    eps = next((float(value) for value in stated if isinstance(value, float)), default)
+    offsets = (0.0, 1.0) if isinstance(getattr(module, "weight", None), Tensor) else (None,)
+    for centered, offset, denominator in product((False, True), offsets, _DENOMINATORS):
+        yield Norm(name, module, width, centered, offset, eps, denominator)
+
+
+def _apart(norm: Norm, x: Tensor) -> float:
+    shown, exact = norm.apply(x).double(), norm.exact(x)
+    return float((shown - exact).norm() / exact.norm())

@@ -1,0 +1,135 @@
+"""Numbers that a model's own code reports, against their definition: units that differ by sqrt(d) and d."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from loopverify.checks.check import check
+from loopverify.checks.record import NotApplicableError, Finding, at_least, at_most, first_failing
+from loopverify.checks.subject import Subject
+from loopverify.checks.substitute import trainable, with_tensors
+from loopverify.errors import unknown
+from loopverify.looped import Trace
+from loopverify.objectives.terms import norm_penalty
+
+__all__ = ["QUANTITIES", "penalty_gradient", "units"]
+
+SCALE, RADIAL = 3.0, 2.0
+"""rms of the test state, and the radial activity a_rad of the test update."""
+QUANTITIES: Mapping[str, Callable[[int], float]] = {
+    "rms": lambda d: SCALE,
+    "l2": lambda d: SCALE * math.sqrt(d),
+    "mean_square": lambda d: SCALE**2,
+    "a_rad": lambda d: RADIAL,
+}
+"""What a state of d channels, all of them SCALE, with an update of RADIAL in every channel, must be reported as."""
+
+
+@check(needs=("reports",))
+def units(subject: Subject) -> Finding:
+    """A reported number in another unit than its name says: d * a_rad for a_rad, an L2 norm beside an rms."""
+    d = subject.width
+    state = torch.full((1, 2, d), SCALE, dtype=subject.dtype, device=subject.device)
+    update = torch.full_like(state, RADIAL)
+
+    def findings() -> Iterator[Finding]:
+        for name, report in subject.model.reports.items():
+            if name not in QUANTITIES:
+                raise unknown("reported quantity", name, QUANTITIES)
+            value = report(state, update) if name == "a_rad" else report(state)
+            expected = QUANTITIES[name](d)
+            ratio = float(torch.as_tensor(value).double().mean()) / expected
+            yield at_most(
+                abs(ratio - 1),
+                subject.rounding,
+                "relative",
+                fault=f"the reported '{name}' is {ratio:.4g} times the definition{_unit(ratio, d)}",
+                cause="a sum over channels where the definition has a mean, or a missing square root",
+                remedy="divide by d (a_rad, mean square) or by sqrt(d) (rms), and print the unit beside the number",
+                note=f"{', '.join(subject.model.reports)}: as defined",
+            )
+
+    return first_failing(findings())
+
+
+def _unit(ratio: float, d: int) -> str:
+    known = {"d": d, "sqrt(d)": math.sqrt(d), "1/sqrt(d)": 1 / math.sqrt(d), "1/d": 1 / d}
+    for name, factor in known.items():
+        if math.isclose(ratio, factor, rel_tol=1e-3):
+            return f", a factor of {name} for d = {d}"
+    return ""
+
+
+NUDGE = 1e-3
+"""Relative change of a state's scale. A penalty on s^2 changes by exactly its derivative; others by NUDGE^2 more."""
+PENALTY_LIMIT = 1e-2
+"""Far above NUDGE^2 and the rounding of float32 over NUDGE, far below the 1 of a penalty that is not felt."""
+
+
+@check(explained_by=("truncated_gradient",))
+def penalty_gradient(subject: Subject) -> Finding:
+    """A norm penalty computed without gradient: logged, never felt."""
+    if torch.finfo(subject.dtype).eps > NUDGE * PENALTY_LIMIT:
+        raise NotApplicableError(f"{subject.dtype} cannot show a change of {NUDGE:g}; check the model in float32")
+    penalty = subject.model.penalty or norm_penalty
+    states = tuple(state.detach().requires_grad_() for state in subject.trace.states)
+    trace = replace(subject.trace, states=states, grad=True)
+
+    def findings() -> Iterator[Finding]:
+        value = penalty(trace)
+        gradients = (
+            torch.autograd.grad(value, states, materialize_grads=True, allow_unused=True)
+            if value.requires_grad
+            else [torch.zeros_like(state) for state in states]
+        )
+        for k in range(1, trace.loops + 1):
+            felt = float((gradients[k] * states[k]).sum())
+            due = _change(penalty, trace, k)
+            # Where this state has little share in the value, the difference quotient is all rounding.
+            noise = abs(float(value.detach())) * torch.finfo(subject.dtype).eps / (NUDGE * PENALTY_LIMIT)
+            yield at_most(
+                abs(felt - due) / max(abs(due), abs(felt), noise, torch.finfo(subject.dtype).tiny),
+                PENALTY_LIMIT,
+                "relative",
+                fault=f"the radial gradient of the norm penalty at H_{k} is {felt:.3g}, and its value says {due:.3g}",
+                cause="the penalty is computed under no_grad or on detached states: it is logged, never felt",
+                remedy="compute it on the states of the trajectory; lambda * mean rms^2 has a radial gradient of "
+                "2 lambda s^2 / (K tokens) at each token",
+            )
+        if parameters := trainable(subject.model):
+            yield _reaches(subject, penalty, parameters)
+        yield Finding(held=True, message="the penalty's radial gradient is the derivative of its value")
+
+    return first_failing(findings())
+
+
+def _change(penalty: Callable[[Trace], Tensor], trace: Trace, loop: int) -> float:
+    """Derivative of the penalty by the log scale of H_loop, from its value alone."""
+    ends = []
+    with torch.no_grad():
+        for factor in (1 + NUDGE, 1 - NUDGE):
+            states = list(trace.states)
+            states[loop] = states[loop] * factor
+            ends.append(float(penalty(replace(trace, states=tuple(states)))))
+    return (ends[0] - ends[1]) / (2 * NUDGE)
+
+
+def _reaches(subject: Subject, penalty: Callable[[Trace], Tensor], parameters: dict[str, Tensor]) -> Finding:
+    """That the penalty on a run moves at least one parameter."""
+    copies = {name: parameter.clone().requires_grad_() for name, parameter in parameters.items()}
+    value = penalty(subject.unroll(model=with_tensors(subject.model, copies), grad=True))
+    gradients = torch.autograd.grad(value, list(copies.values()), materialize_grads=True, allow_unused=True)
+    return at_least(
+        max(float(gradient.abs().max()) for gradient in gradients),
+        torch.finfo(subject.dtype).tiny,
+        "per unit of a parameter",
+        fault="the norm penalty moves no parameter",
+        cause="the states that it is computed on are cut off from the parameters",
+        remedy="compute the penalty on the states of the trajectory, with gradients",
+        note="the norm penalty reaches the parameters",
+    )

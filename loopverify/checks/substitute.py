@@ -1,0 +1,70 @@
+"""The same model with other tensors in the place of its parameters, without touching the model.
+
+A deep copy would miss modules that closures hold; swapping tensors inside a call reaches whatever the callables
+look up, and is undone when the call ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from loopverify.checks.record import NotApplicableError
+from loopverify.looped import Looped
+
+__all__ = ["floating_tensors", "in_dtype", "trainable", "with_tensors"]
+
+_CALLABLES = ("embed", "step", "readout", "branches", "embed_masked", "decode", "exit_probabilities", "choose_exit")
+
+
+class _Holder(nn.ModuleList):
+    """The modules of a model under one roof, so that `functional_call` can name their tensors."""
+
+    def forward(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+
+def floating_tensors(model: Looped) -> dict[str, Tensor]:
+    """The parameters and buffers of a floating dtype, once each, under names that `with_tensors` understands."""
+    holder = _Holder(model.modules())
+    named = [*holder.named_parameters(), *holder.named_buffers()]
+    return {name: tensor for name, tensor in named if tensor.is_floating_point()}
+
+
+def trainable(model: Looped) -> dict[str, Tensor]:
+    """The parameters that ask for a gradient, detached, under the names of `floating_tensors`."""
+    return {name: tensor.detach() for name, tensor in floating_tensors(model).items() if tensor.requires_grad}
+
+
+def with_tensors(model: Looped, tensors: dict[str, Tensor]) -> Looped:
+    """`model` computing with `tensors` (by the names of `floating_tensors`) instead of its own; ties are kept."""
+    holder = _Holder(model.modules())
+
+    def under(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            return torch.func.functional_call(holder, tensors, (lambda: function(*arguments),))
+
+        return call
+
+    parts = {name: under(part) for name in _CALLABLES if (part := getattr(model, name)) is not None}
+    paths = {name: under(path) for name, path in model.paths.items()}
+    # The owners are named explicitly, since wrapped callables no longer lead to them.
+    return replace(model, **parts, paths=paths, module=holder)
+
+
+def in_dtype(model: Looped, dtype: torch.dtype) -> Looped:
+    """`model` with every floating parameter and buffer in `dtype`.
+
+    Raises:
+        NotApplicableError: the model has no parameters to convert.
+    """
+    tensors = floating_tensors(model)
+    if not tensors:
+        raise NotApplicableError(
+            f"no parameters to convert to {dtype}; name the module that owns them in Looped(module=...)"
+        )
+    return with_tensors(model, {name: tensor.detach().to(dtype) for name, tensor in tensors.items()})

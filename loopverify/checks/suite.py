@@ -1,0 +1,152 @@
+"""The conformance suite: one generator of checks, and two of its three doors (the third is the pytest plugin)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from torch import nn
+
+from loopverify.adapters import adapt
+from loopverify.checks import (
+    caches,
+    depth,
+    determinism,
+    exits,
+    gradients,
+    memory,
+    numerics,
+    readouts,
+    reports,
+    scale,
+    structure,
+    tokens,
+    trajectory,
+)
+from loopverify.checks.check import Check
+from loopverify.checks.record import ConformanceError, CheckResult
+from loopverify.checks.traits import known_traits
+from loopverify.errors import InputError, unknown
+from loopverify.looped import Looped
+
+__all__ = ["CHECKS", "check_looped_model", "checks_for", "parametrize_with_checks"]
+
+_THEMES = (
+    trajectory,
+    memory,
+    structure,
+    determinism,
+    gradients,
+    tokens,
+    readouts,
+    depth,
+    scale,
+    exits,
+    caches,
+    numerics,
+    reports,
+)
+CHECKS: Mapping[str, Check] = {
+    entry.id: entry for theme in _THEMES for entry in vars(theme).values() if isinstance(entry, Check)
+}
+"""Every check by its id, theme by theme."""
+
+
+def checks_for(model: Looped | nn.Module) -> Iterator[Check]:
+    """The checks of a model, each to be called with it. Those that do not apply say so when they are run.
+
+    Raises:
+        InputError: the model is no `Looped` and of no known architecture, or declares a trait that does not exist.
+    """
+    known_traits(adapt(model).declares)
+    yield from CHECKS.values()
+
+
+def check_looped_model(
+    model: Looped | nn.Module,
+    expected_failures: Mapping[str, str] | None = None,
+    on_fail: Literal["raise", "return"] = "raise",
+) -> list[CheckResult]:
+    """Run the conformance suite on a model, which is left as it was.
+
+    Args:
+        model: a `Looped`, or a module that `loopverify.adapt` recognizes.
+        expected_failures: check id -> why it is known to fail. Such a check ends as 'xfailed', and as 'xpassed' when
+            it passes after all.
+        on_fail: 'return' gives all results; 'raise' raises when one is 'failed', 'error' or 'xpassed' (an expectation
+            that no longer holds).
+
+    Raises:
+        ConformanceError: with on_fail='raise', naming every failure at once.
+        InputError: an unknown check id, an expectation without a reason, an unknown trait or on_fail.
+    """
+    if on_fail not in ("raise", "return"):
+        raise unknown("on_fail", on_fail, ("raise", "return"))
+    expected = _reasons(expected_failures)
+    looped = adapt(model)
+    results = [_expect(check.run(looped), expected) for check in checks_for(looped)]
+    wrong = [result for result in results if result.status in ("failed", "error", "xpassed")]
+    if wrong and on_fail == "raise":
+        lines = "\n".join(f"  {result}" for result in wrong)
+        raise ConformanceError(f"{looped.name}: {len(wrong)} of {len(results)} checks do not hold\n{lines}", wrong)
+    return results
+
+
+def _reasons(expected_failures: Mapping[str, str] | None) -> Mapping[str, str]:
+    expected = expected_failures or {}
+    for name, reason in expected.items():
+        if name not in CHECKS:
+            raise unknown("check", name, CHECKS)
+        if not isinstance(reason, str) or not reason.strip():
+            raise InputError(f"expected_failures[{name!r}] is {reason!r}; expected the reason why it fails, in words")
+    return expected
+
+
+def _expect(result: CheckResult, expected: Mapping[str, str]) -> CheckResult:
+    if result.id not in expected:
+        return result
+    reason = expected[result.id]
+    if result.status == "failed":
+        return replace(result, status="xfailed", message=f"expected ({reason}): {result.message}")
+    if result.status == "passed":
+        message = f"expected to fail ({reason}), and passes: {result.message}. Remove it from expected_failures."
+        return replace(result, status="xpassed", message=message)
+    return result
+
+
+def parametrize_with_checks(
+    models: Sequence[Looped | nn.Module], expected_failures: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate `def test_mine(model, check): check(model)` so that pytest runs it for every model and every check.
+
+    Test ids read 'model-check', so that -k selects either. A check that does not apply is skipped; one in
+    `expected_failures` (id -> why) is marked xfail, as strict as pytest's `xfail_strict` says.
+
+    Raises:
+        InputError: no models, or as `check_looped_model`.
+    """
+    import pytest
+
+    expected = _reasons(expected_failures)
+    looped = [adapt(model) for model in models]
+    if not looped:
+        raise InputError("parametrize_with_checks got no models; expected at least one")
+    cases = [
+        pytest.param(
+            model,
+            check,
+            id=f"{name}-{check.id}",
+            marks=pytest.mark.xfail(reason=expected[check.id], raises=ConformanceError) if check.id in expected else (),
+        )
+        for name, model in zip(_distinct([model.name for model in looped]), looped, strict=True)
+        for check in checks_for(model)
+    ]
+    return pytest.mark.parametrize(("model", "check"), cases)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names with a number behind those that occur more than once."""
+    return [
+        f"{name}{names[:index].count(name) + 1}" if names.count(name) > 1 else name for index, name in enumerate(names)
+    ]

@@ -1,0 +1,131 @@
+"""The states H_0..H_K: as many as asked for, in order, computed one from the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from loopverify.checks.check import check
+from loopverify.checks.counting import counted
+from loopverify.checks.record import NotApplicableError, Finding, at_least, at_most, first_failing
+from loopverify.checks.subject import Subject, gap
+
+__all__ = ["loops_executed", "state_dtype", "step_reads_state", "trajectory_order"]
+
+MANY_LOOPS = 16
+"""Beyond this many trained loops, a cap on the loop count is looked for no further."""
+
+
+@check()
+def trajectory_order(subject: Subject) -> Finding:
+    """A run of K loops that does not give K different states in order: only the last state is exposed, or a longer
+    run does not begin with the shorter one."""
+    longest = subject.unroll(loops=subject.loops + 1)
+
+    def findings() -> Iterator[Finding]:
+        for k in range(1, longest.loops + 1):
+            same = torch.equal(longest.states[k], longest.states[k - 1])
+            yield at_most(
+                float(same),
+                0,
+                "equal neighbors",
+                fault=f"H_{k - 1} and H_{k} are one and the same state, bit by bit",
+                cause="only the last state is exposed, or the step does nothing beyond some loop",
+                remedy="let step return the state after one more loop, before any readout norm",
+            )
+        for loops in range(1, subject.loops + 1):
+            shorter = subject.unroll(loops=loops)
+            for k, state in enumerate(shorter.states):
+                yield at_most(
+                    gap(state, longest.states[k]),
+                    subject.state_limit,
+                    "relative",
+                    fault=f"H_{k} of a run of {loops} loops is not H_{k} of a run of {longest.loops}",
+                    cause="the model remembers an earlier run, or the step depends on the length of the run",
+                    remedy="make step a function of (state, context, loop) alone",
+                    note="a longer run begins with the shorter one, and every loop gives a new state",
+                )
+
+    return first_failing(findings())
+
+
+@check()
+def step_reads_state(subject: Subject) -> Finding:
+    """A step that ignores the state it is given: a recorded trajectory is replayed instead of computed."""
+    trace = subject.trace
+    changes = []
+    with torch.no_grad():
+        for k in range(1, trace.loops + 1):
+            state = trace.states[k - 1]
+            shifted = state + subject.normal(state) * state.double().square().mean().sqrt().clamp_min(1e-3).to(state)
+            changes.append(gap(subject.model.step(shifted, trace.context, k), trace.states[k]))
+    deaf = changes.index(min(changes)) + 1
+    return at_least(
+        min(changes),
+        subject.state_limit,
+        "relative",
+        fault=f"another H_{deaf - 1} of the same size gives the same H_{deaf}",
+        cause="the states were recorded in one forward and are handed out one by one, perhaps in another order",
+        remedy="let step compute the next state from the one it is given",
+        note="the next state depends on the one before at every loop",
+    )
+
+
+@check()
+def state_dtype(subject: Subject) -> Finding:
+    """A state that changes its dtype or device on the way, so that early and late loops round differently."""
+    first = subject.trace.states[0]
+    moved = [
+        (k, state)
+        for k, state in enumerate(subject.trace.states)
+        if state.dtype != first.dtype or state.device != first.device
+    ]
+    what = f"H_{moved[0][0]} is {moved[0][1].dtype} on {moved[0][1].device}" if moved else ""
+    return at_most(
+        float(len(moved)),
+        0,
+        "states",
+        fault=f"{what}, H_0 is {first.dtype} on {first.device}",
+        cause="a norm or a residual branch casts and does not cast back",
+        remedy="return the state from step in the dtype in which it came",
+        note=f"all states are {first.dtype}",
+    )
+
+
+@check(decides="uneven_loops")
+def loops_executed(subject: Subject) -> Finding:
+    """A loop that does not run the block: K loops asked for and fewer (or more) executed, by counted module calls."""
+    calls: list[Counter[nn.Module]] = []
+
+    def step(state: Tensor, context: Any, loop: int) -> Tensor:
+        with counted() as counts:
+            following = subject.model.step(state, context, loop)
+        calls.append(counts)
+        return following
+
+    beyond = subject.model.trained_loops + 1 if subject.model.trained_loops < MANY_LOOPS else 0
+    loops = max(subject.loops, beyond)
+    subject.unroll(loops=loops, model=replace(subject.model, step=step))
+    if not any(calls):
+        raise NotApplicableError("no nn.Module is called inside step, so the loops that are executed cannot be counted")
+    usual = Counter(map(_total, calls)).most_common(1)[0][0]
+    odd = [k for k, counts in enumerate(calls, start=1) if _total(counts) != usual]
+    what = f"loop {odd[0]} calls {_total(calls[odd[0] - 1])} modules, most loops {usual}" if odd else ""
+    return at_most(
+        float(len(odd)),
+        0,
+        "odd loops",
+        fault=f"{loops} loops were asked for, and not all run the same block: {what}",
+        cause="the number of loops is capped by the configuration, or a loop is skipped or run twice",
+        remedy="run the whole block once for every call of step, whatever the loop",
+        note=f"each of {loops} loops makes {usual} module calls",
+    )
+
+
+def _total(counts: Counter[nn.Module]) -> int:
+    return sum(counts.values())
