@@ -11,22 +11,37 @@ from typing import TYPE_CHECKING
 from loopverify._version import __version__
 
 if TYPE_CHECKING:
-    from loopverify import claims, models, objectives, stats, theory
+    from loopverify import claims, models, objectives, report, stats, theory
+    from loopverify.adapters import adapt
     from loopverify.looped import Looped, Trace, unroll
 
 # public name -> module that defines it (None: the name is itself a subpackage)
 _LAZY: dict[str, str | None] = {
     "Looped": "loopverify.looped",
     "Trace": "loopverify.looped",
+    "adapt": "loopverify.adapters",
     "claims": None,
     "models": None,
     "objectives": None,
+    "report": None,
     "stats": None,
     "theory": None,
     "unroll": "loopverify.looped",
 }
 
-__all__ = ["Looped", "Trace", "__version__", "claims", "models", "objectives", "stats", "theory", "unroll"]
+__all__ = [
+    "Looped",
+    "Trace",
+    "__version__",
+    "adapt",
+    "claims",
+    "models",
+    "objectives",
+    "report",
+    "stats",
+    "theory",
+    "unroll",
+]
 
 
 def __getattr__(name: str) -> object:

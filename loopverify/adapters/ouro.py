@@ -1,0 +1,149 @@
+"""Modules built like Ouro (Zhu et al. 2025, arXiv:2510.25741): a decoder stack applied `total_ut_steps` times.
+
+`model.norm` ends every loop; its output is decoded, gates the exit and starts the next loop. So it is loop boundary
+and readout at once, and the module keeps normalized states only. H_k is taken before it, and the norm is applied where
+the state is next used: by the readout, the gate and loops 2..K (loop 1 starts from the embedding as it is).
+
+With labels, the module returns logits averaged over its exits; without, those of the exit that its threshold selects,
+the last one at the default threshold of 1. The path `forward_with_labels` is declared although it differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from loopverify.adapters.architecture import Architecture, Options, overridden
+from loopverify.adapters.exits import first_reaching, stick_breaking
+from loopverify.adapters.native import positions_of
+from loopverify.errors import InputError
+from loopverify.looped import Looped, Trace
+
+__all__ = ["OURO"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Context:
+    mask: Tensor
+    """(B or 1, 1, T, T), added to the attention scores: 0 where a token may look, the lowest number elsewhere."""
+    rope: Any
+    positions: Tensor
+
+
+class _Ouro:
+    def __init__(self, module: Any) -> None:
+        self.module, self.core, self.head = module, module.model, module.lm_head
+
+    def embed(self, tokens: Tensor) -> tuple[Tensor, _Context]:
+        return self.embed_masked(tokens, None)
+
+    def embed_masked(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, _Context]:
+        state = self.core.embed_tokens(tokens)
+        positions = positions_of(tokens, mask)
+        return state, _Context(_added_mask(state, mask), self.core.rotary_emb(state, positions), positions)
+
+    def step(self, state: Tensor, context: _Context, loop: int) -> Tensor:
+        if loop > 1:
+            state = self.core.norm(state)
+        for layer in self.core.layers:
+            following = layer(
+                state,
+                attention_mask=context.mask,
+                position_ids=context.positions,
+                position_embeddings=context.rope,
+                current_ut=loop - 1,
+            )
+            state = following[0] if isinstance(following, tuple) else following
+        return state
+
+    def readout(self, state: Tensor, context: _Context, loop: int, loops: int) -> Tensor:
+        logits: Tensor = self.head(self.core.norm(state))
+        return logits
+
+    def exit_probabilities(self, trace: Trace) -> Tensor:
+        return stick_breaking([self.core.early_exit_gate(self.core.norm(h)).squeeze(-1) for h in trace.states[1:]])
+
+    def choose_exit(self, trace: Trace, threshold: float) -> Tensor:
+        return first_reaching(self.exit_probabilities(trace), threshold)
+
+    def decode(self, tokens: Tensor, cache: Any, loops: int) -> tuple[Tensor, Any]:
+        output = self._run(loops, input_ids=tokens, past_key_values=cache, use_cache=True, exit_at_step=loops - 1)
+        return output.logits, output.past_key_values
+
+    def paths(self) -> dict[str, Callable[[Tensor, int], Tensor]]:
+        return {
+            "forward": lambda tokens, loops: self._run(loops, input_ids=tokens, use_cache=False).logits,
+            "forward_with_labels": lambda tokens, loops: (
+                self._run(loops, input_ids=tokens, labels=tokens, use_cache=False).logits
+            ),
+            "cached_prefill": lambda tokens, loops: self.decode(tokens, None, loops)[0],
+        }
+
+    def _run(self, loops: int, **inputs: object) -> Any:
+        # The module copies the count when it is built, its cache reads the configuration: set both or neither works.
+        with overridden(self.core, self.core.config, total_ut_steps=loops):
+            return self.module(**inputs)
+
+
+def _added_mask(state: Tensor, mask: Tensor | None) -> Tensor:
+    """An explicit causal mask: with none, eager attention would look ahead."""
+    T = state.shape[1]
+    visible = torch.ones(T, T, dtype=torch.bool, device=state.device).tril()[None, None]
+    if mask is not None:
+        # A padding token looks at itself, so that its softmax has something to sum over.
+        visible = visible & (mask[:, None, None, :] | torch.eye(T, dtype=torch.bool, device=state.device))
+    lowest = torch.finfo(state.dtype).min
+    return torch.where(visible, 0.0, lowest).to(state.dtype)
+
+
+def _cache_slots(cache: Any) -> int:
+    """Slots in use: loops * layers in a complete cache."""
+    return sum(keys is not None for keys in cache.key_cache)
+
+
+def _build(module: Any, options: Options) -> Looped:
+    attention = getattr(module.model.config, "_attn_implementation", None)
+    if attention not in (None, "eager", "sdpa"):
+        raise InputError(
+            f"the module attends by {attention!r}; expected 'sdpa' or 'eager', whose masks can be given explicitly. "
+            "Load it with attn_implementation='sdpa'"
+        )
+    kinds = {getattr(layer, "attention_type", "full_attention") for layer in module.model.layers}
+    if kinds != {"full_attention"}:
+        raise InputError(f"the layers attend by {sorted(kinds)}; expected 'full_attention' only for this architecture")
+    view = _Ouro(module)
+    return Looped(
+        embed=view.embed,
+        step=view.step,
+        readout=view.readout,
+        trained_loops=options.loops(view.core.total_ut_steps),
+        name=options.name or "ouro",
+        vocab_size=view.core.embed_tokens.num_embeddings,
+        module=module,
+        embed_masked=view.embed_masked,
+        decode=view.decode,
+        cache_slots=_cache_slots,
+        exit_probabilities=view.exit_probabilities,
+        choose_exit=view.choose_exit,
+        paths=view.paths(),
+        declares=frozenset({"labels_mix_exits"}),
+    )
+
+
+OURO = Architecture(
+    name="ouro",
+    parts=(
+        "model.embed_tokens",
+        "model.layers",
+        "model.norm",
+        "model.rotary_emb",
+        "model.early_exit_gate",
+        "model.total_ut_steps",
+        "lm_head",
+    ),
+    build=_build,
+)
