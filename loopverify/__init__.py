@@ -11,18 +11,24 @@ from typing import TYPE_CHECKING
 from loopverify._version import __version__
 
 if TYPE_CHECKING:
-    from loopverify import claims, models, objectives, report, stats, theory
+    from loopverify import claims, models, objectives, probes, report, stats, theory
     from loopverify.adapters import adapt
     from loopverify.looped import Looped, Trace, unroll
+    from loopverify.probes import Audit, LoopRecord, StateVariable, audit
 
 # public name -> module that defines it (None: the name is itself a subpackage)
 _LAZY: dict[str, str | None] = {
+    "Audit": "loopverify.probes",
+    "LoopRecord": "loopverify.probes",
     "Looped": "loopverify.looped",
+    "StateVariable": "loopverify.probes",
     "Trace": "loopverify.looped",
     "adapt": "loopverify.adapters",
+    "audit": "loopverify.probes",
     "claims": None,
     "models": None,
     "objectives": None,
+    "probes": None,
     "report": None,
     "stats": None,
     "theory": None,
@@ -30,13 +36,18 @@ _LAZY: dict[str, str | None] = {
 }
 
 __all__ = [
+    "Audit",
+    "LoopRecord",
     "Looped",
+    "StateVariable",
     "Trace",
     "__version__",
     "adapt",
+    "audit",
     "claims",
     "models",
     "objectives",
+    "probes",
     "report",
     "stats",
     "theory",

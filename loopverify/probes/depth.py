@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from loopverify.errors import InputError
 from loopverify.looped import Trace
 from loopverify.objectives.terms import exit_cross_entropy
 
-__all__ = ["exit_losses"]
+__all__ = ["DepthUse", "OvershootPoint", "depth_use", "exit_losses", "overshoot", "shorter"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthUse:
+    """What a run gains from its loops."""
+
+    losses: tuple[float, ...]
+    """Cross-entropy of the exits 1..K, nats a token."""
+
+    @property
+    def gain(self) -> float:
+        """CE(1) − CE(K), nats a token; about 0: loops are not used, and halting after the first is no speed-up."""
+        return self.losses[0] - self.losses[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OvershootPoint:
+    """One run of its own of a model."""
+
+    loops: int
+    """K."""
+    ratio: float
+    """K / r0: models are compared at equal ratios, never at equal K."""
+    loss: float
+    """Cross-entropy of the last exit, nats a token."""
 
 
 def exit_losses(trace: Trace, targets: Tensor) -> list[float]:
@@ -18,6 +47,42 @@ def exit_losses(trace: Trace, targets: Tensor) -> list[float]:
         InputError: targets of another dtype or shape.
     """
     with torch.no_grad():
-        losses = [exit_cross_entropy(trace, targets, loop) for loop in range(1, trace.loops + 1)]
-    values: list[float] = torch.stack(losses).tolist()  # one transfer from the device
+        return _values([exit_cross_entropy(trace, targets, loop) for loop in range(1, trace.loops + 1)])
+
+
+def depth_use(trace: Trace, targets: Tensor) -> DepthUse:
+    """Depth use of one run, from its exits. Raises as `exit_losses`."""
+    return DepthUse(losses=tuple(exit_losses(trace, targets)))
+
+
+def overshoot(trace: Trace, targets: Tensor) -> tuple[OvershootPoint, ...]:
+    """CE(K) of runs of K = 1..N loops, from one trace of N: a run of K is the beginning of a longer one.
+
+    Unlike `exit_losses`, each loss is of a last exit, which some models read differently from an early one.
+
+    Raises:
+        InputError: targets of another dtype or shape.
+    """
+    runs = range(1, trace.loops + 1)
+    with torch.no_grad():
+        losses = _values([exit_cross_entropy(shorter(trace, loops), targets, loops) for loops in runs])
+    r0 = trace.model.trained_loops
+    return tuple(
+        OvershootPoint(loops=loops, ratio=loops / r0, loss=loss) for loops, loss in zip(runs, losses, strict=True)
+    )
+
+
+def shorter(trace: Trace, loops: int) -> Trace:
+    """The run of `loops` loops that `trace` begins with.
+
+    Raises:
+        InputError: the trace has fewer loops.
+    """
+    if not 1 <= loops <= trace.loops:
+        raise InputError(f"a run of {loops} loops from a trace of {trace.loops}; expected 1..{trace.loops}")
+    return Trace(trace.model, trace.tokens, trace.states[: loops + 1], trace.context, trace.grad)
+
+
+def _values(losses: Sequence[Tensor]) -> list[float]:
+    values: list[float] = torch.stack(list(losses)).tolist()  # one transfer from the device
     return values

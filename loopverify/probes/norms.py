@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from loopverify.errors import InputError, unknown
+from loopverify.theory.polar import at_least_float32
 
-__all__ = ["TokenNorms", "at_least_float32", "token_norms"]
+__all__ = ["TokenNorms", "token_norms"]
 
 Unit = Literal["l2", "rms"]
 
@@ -52,11 +53,6 @@ def token_norms(state: Tensor, unit: Unit = "l2") -> TokenNorms:
         )
         mean, median, p99, maximum, std = summary.tolist()  # one transfer from the device
     return TokenNorms(mean=mean, median=median, p99=p99, max=maximum, std=std, tokens=norms.numel(), unit=unit)
-
-
-def at_least_float32(values: Tensor) -> Tensor:
-    """`values`, in float32 when they are of a half precision; float64 stays."""
-    return values if values.dtype == torch.float64 else values.float()
 
 
 def _quantile(ordered: Tensor, q: float) -> Tensor:

@@ -1,0 +1,215 @@
+"""The audit: which variables does a looped model carry from loop to loop that its objective cannot see?"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from loopverify._version import __version__
+from loopverify.errors import InputError
+from loopverify.looped import Looped, Trace
+from loopverify.objectives import named
+from loopverify.objectives.terms import IGNORE
+from loopverify.probes.carry import LoopCarry, mean_carry, over_loops, scale_carry
+from loopverify.probes.depth import DepthUse, overshoot, shorter
+from loopverify.probes.gradients import (
+    ObjectiveLike,
+    direct_gradients,
+    indirect_gradients,
+    radial_gradient,
+    working_dtype,
+)
+from loopverify.probes.growth import GrowthLaw, fit_growth, mean_scales
+from loopverify.probes.ledger import attribute, updates
+from loopverify.probes.longrun import long_run
+from loopverify.probes.norms import token_norms
+from loopverify.probes.readonly import untouched
+from loopverify.probes.record import Audit, Facts, LoopRecord, StateVariable
+from loopverify.probes.sweep import exit_sweep
+from loopverify.probes.visibility import Signal, overall, seen_by, signals
+
+__all__ = ["audit"]
+
+GROWTH_RATIO = 4
+"""The growth law is fitted over this many times the trained loops,"""
+LEAST_LOOPS = 8
+"""and over no fewer loops than this."""
+OVERSHOOT_RATIO = 2
+
+
+def audit(
+    model: Looped,
+    tokens: Tensor,
+    targets: Tensor,
+    loops: int | None = None,
+    objective: ObjectiveLike | None = None,
+    *,
+    seed: int = 0,
+) -> Audit:
+    """Measure what `model` carries from loop to loop and what its loss sees of it.
+
+    Runs in evaluation mode, under the autocast of the caller if there is one, and leaves the model, its gradients, its
+    modes and all random states as they were. Costs fewer than six training steps on the same batch.
+
+    Args:
+        model: any `Looped`.
+        tokens: (B, T) int64, a batch that is typical of its training.
+        targets: (B, T) int64, the next token of each; -100 leaves one out.
+        loops: K; the trained loops when omitted.
+        objective: (trace, targets) -> Terms, what the model is trained with; when omitted, the mean cross-entropy of
+            all K exits.
+        seed: of random numbers that the model draws in evaluation mode, such as a random initial state.
+
+    Raises:
+        InputError: not a Looped, bad tokens, targets or loops, an objective of another form or one that sends no
+            gradient to any state, or a state H_0..H_K that is not finite.
+    """
+    _check(model, tokens, targets, loops)
+    loops = model.trained_loops if loops is None else loops
+    wanted = max(loops, GROWTH_RATIO * model.trained_loops, LEAST_LOOPS)
+    with untouched(model, seed):
+        # Copies, so that no part of the model can change the caller's.
+        long, notes = long_run(model, tokens.clone(), loops, wanted)
+        return _measure(long, targets.clone(), loops, objective or named("per_loop"), seed, list(notes))
+
+
+def _measure(long: Trace, targets: Tensor, loops: int, objective: ObjectiveLike, seed: int, notes: list[str]) -> Audit:
+    trace = shorter(long, loops)
+    dtype = working_dtype(trace)
+    exits = tuple(exit_sweep(trace, targets, loop) for loop in range(1, loops + 1))
+    direct = direct_gradients(trace, targets, objective)
+    seen = signals(trace, targets, objective, direct, exits, dtype)
+    if not seen:
+        raise InputError(
+            f"objective {_name(objective)!r} sends no gradient to any state H_1..H_{loops}; expected a loss that reads "
+            "one. Is it detached, are all targets left out, or is the output head still zero?"
+        )
+    scale_carries = _carries(trace, scale_carry, notes)
+    return Audit(
+        facts=_facts(trace, objective, dtype, seed),
+        scale=_variable("scale", scale_carries, seen, trace.states[0].dtype),
+        mean=_variable("mean", _carries(trace, mean_carry, []), seen, trace.states[0].dtype),
+        per_loop=_loop_records(trace, direct, scale_carries, dtype, notes),
+        exits=exits,
+        signals=seen,
+        growth=_growth(long, notes),
+        depth=DepthUse(losses=tuple(view.loss for view in exits)),
+        overshoot=overshoot(_overshooting(long, loops), targets),
+        notes=tuple(notes),
+    )
+
+
+def _loop_records(
+    trace: Trace,
+    direct: Mapping[str, tuple[Tensor, ...]],
+    carries: Sequence[LoopCarry | None],
+    dtype: torch.dtype,
+    notes: list[str],
+) -> tuple[LoopRecord, ...]:
+    totals = [torch.stack(terms).sum(0) for terms in zip(*direct.values(), strict=True)]
+    indirect = indirect_gradients(trace, direct)
+    sublayers = _sublayers(trace, notes)
+    return tuple(
+        LoopRecord(
+            loop=loop,
+            norms=token_norms(trace.states[loop]),
+            rms=token_norms(trace.states[loop], unit="rms"),
+            direct=radial_gradient(totals[loop - 1], trace.states[loop], dtype),
+            indirect=radial_gradient(indirect[loop - 1], trace.states[loop], dtype),
+            update=update,
+            carry=carries[loop - 1],
+            sublayers=sublayers[loop - 1],
+        )
+        for loop, update in enumerate(updates(trace), start=1)
+    )
+
+
+def _sublayers(trace: Trace, notes: list[str]) -> Sequence[Mapping[str, float] | None]:
+    if trace.model.branches is None:
+        return [None] * trace.loops
+    try:
+        return [attribute(trace, loop) for loop in range(1, trace.loops + 1)]
+    except InputError as error:
+        notes.append(f"growth is not attributed to sublayers: {error}")
+        return [None] * trace.loops
+
+
+def _carries(trace: Trace, measure: Callable[[Trace, int], LoopCarry], notes: list[str]) -> Sequence[LoopCarry | None]:
+    found: list[LoopCarry | None] = []
+    for loop in range(1, trace.loops + 1):
+        try:
+            found.append(measure(trace, loop))
+        except InputError as error:  # no scale to carry yet, as from a zero initial state
+            found.append(None)
+            notes.append(f"carry of loop {loop} is not measured: {error}")
+    return found
+
+
+def _variable(
+    name: str, carries: Sequence[LoopCarry | None], seen: Sequence[Signal], dtype: torch.dtype
+) -> StateVariable:
+    measured = [carry for carry in carries if carry is not None]
+    if not measured:
+        raise InputError(f"the carry of {name} could not be measured at any loop; expected a state that is not zero")
+    carry = over_loops(measured, dtype)
+    return StateVariable(
+        name=name,
+        visibility=overall([getattr(signal, name) for signal in seen]),
+        seen_by=seen_by(seen, name),
+        carry=carry.kind,
+        factor=carry.factor,
+    )
+
+
+def _growth(long: Trace, notes: list[str]) -> GrowthLaw | None:
+    try:
+        return fit_growth(mean_scales(long)[1:])
+    except InputError as error:
+        notes.append(f"no growth law: {error}")
+        return None
+
+
+def _overshooting(long: Trace, loops: int) -> Trace:
+    return shorter(long, min(long.loops, max(loops, OVERSHOOT_RATIO * long.model.trained_loops)))
+
+
+def _facts(trace: Trace, objective: ObjectiveLike, dtype: torch.dtype, seed: int) -> Facts:
+    state = trace.states[0]
+    return Facts(
+        model=trace.model.name,
+        objective=_name(objective),
+        loops=trace.loops,
+        trained_loops=trace.model.trained_loops,
+        batch=state.shape[0],
+        tokens=state.shape[1],
+        channels=state.shape[2],
+        dtype=str(state.dtype).removeprefix("torch."),
+        working_dtype=str(dtype).removeprefix("torch."),
+        device=str(state.device),
+        seed=seed,
+        versions={"loopverify": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    )
+
+
+def _name(objective: ObjectiveLike) -> str:
+    return str(getattr(objective, "name", getattr(objective, "__name__", type(objective).__name__)))
+
+
+def _check(model: object, tokens: Tensor, targets: object, loops: object) -> None:
+    if not isinstance(model, Looped):
+        raise InputError(
+            f"audit got a {type(model).__name__}; expected a loopverify.Looped. "
+            "Describe the model with Looped(embed=..., step=..., readout=..., trained_loops=...)"
+        )
+    if loops is not None and (not isinstance(loops, int) or isinstance(loops, bool) or loops < 1):
+        raise InputError(f"loops is {loops!r}; expected an integer >= 1, or None for the trained loops")
+    shape = getattr(tokens, "shape", None)  # what else tokens must be, unroll says
+    if not isinstance(targets, Tensor) or targets.dtype != torch.int64 or targets.shape != shape:
+        seen = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else type(targets).__name__
+        raise InputError(
+            f"targets are {seen}; expected int64 of the tokens' shape, {tuple(shape or ())}: one next token for every "
+            f"token ({IGNORE} leaves one out)"
+        )

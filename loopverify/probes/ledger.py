@@ -1,0 +1,95 @@
+"""Where the growth of a state comes from: loop by loop, and inside a loop sublayer by sublayer (Lemma 2, rms units)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from loopverify.errors import InputError
+from loopverify.looped import Trace
+from loopverify.theory import polar
+from loopverify.theory.activity import ledger_of_branches, ledger_of_states
+
+__all__ = ["Update", "attribute", "updates"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """How loop k moved the state: H_k = H_{k-1} + b with b = a·u_{k-1} + b_perp. Means over tokens, rms units."""
+
+    a_rad: float
+    """<u_{k-1}, b>/d (not times d), the radial part of the update: the growth of the scale to first order."""
+    b_perp: float
+    """rms of the turning part."""
+    b_rms: float
+    """rms of the whole update."""
+    angular_step: float
+    """rms(u_k − u_{k-1}), u = H/rms(H): the chord, 2·sin(angle/2); at large scales about b_perp/s."""
+    growth: float
+    """s_k − s_{k-1} = a + ρ."""
+    remainder: float
+    """ρ >= 0, the growth that turning costs."""
+    remainder_bound: float
+    """The most that ρ can be: rms(b_perp)²/(2(s + a)) in the regime of Lemma 2."""
+
+
+def updates(trace: Trace) -> tuple[Update, ...]:
+    """The ledger of a trace, one entry a loop; nothing is run again."""
+    with torch.no_grad():
+        ledger = ledger_of_states(trace.states)
+        directions = [polar.direction(state) for state in trace.states]
+        rows = torch.stack(
+            [
+                ledger.radial,
+                ledger.turning,
+                torch.hypot(ledger.radial, ledger.turning),
+                torch.stack([polar.scale(v - u) for u, v in itertools.pairwise(directions)]),
+                ledger.scales[1:] - ledger.scales[:-1],
+                ledger.remainder,
+                ledger.remainder_bound,
+            ]
+        )
+        columns = rows.flatten(2).mean(-1).T.tolist()  # one transfer from the device
+    names = ("a_rad", "b_perp", "b_rms", "angular_step", "growth", "remainder", "remainder_bound")
+    return tuple(Update(**dict(zip(names, column, strict=True))) for column in columns)
+
+
+def attribute(trace: Trace, loop: int) -> Mapping[str, float]:
+    """Growth of the scale during loop `loop` by sublayer, mean over tokens, rms units; the values sum to its growth.
+
+    Runs the loop once more.
+
+    Raises:
+        InputError: the model declares no branches, or their sum is not what the step adds to the state.
+    """
+    if trace.model.branches is None:
+        raise InputError(
+            f"{trace.model.name} declares no branches; pass Looped(branches=...) to learn which sublayer grows it"
+        )
+    with torch.no_grad():
+        before, after = trace.states[loop - 1], trace.states[loop]
+        branches = trace.model.branches(before, trace.context, loop)
+        ledger = ledger_of_branches(before, branches)
+        _check_sum(before, [output for _, output in branches], after, loop)
+        return {name: float(share.mean()) for name, share in ledger.attribution().items()}
+
+
+def _check_sum(before: Tensor, outputs: list[Tensor], after: Tensor, loop: int) -> None:
+    """The residual identity H_k = H_{k-1} + Σ outputs, to the rounding of that many additions."""
+    start, *wide, end = (polar.at_least_float32(x) for x in (before, *outputs, after))
+    total, largest = start, float(start.norm())
+    for output in wide:
+        total = total + output
+        largest = max(largest, float(total.norm()))
+    error = float((total - end).norm()) / largest if largest > 0 else 0.0
+    allowed = (len(outputs) + 1) * torch.finfo(after.dtype).eps
+    if not error <= allowed:
+        raise InputError(
+            f"the branches of loop {loop} miss the state by {error:.2g} of its size; expected H_{loop} = "
+            f"H_{loop - 1} + their sum, to {allowed:.2g}. Capture what is added to the stream, after any norm or gate "
+            "of the branch"
+        )
