@@ -73,7 +73,8 @@ class StoredRun:
         """The tensors of a safetensors file of the run, by name, on the CPU."""
         from safetensors.torch import load_file  # here, because looking into a store needs no torch
 
-        return load_file(self._file(name))
+        # Cloned, because they are views of the mapped file: what happens to it later must not reach them.
+        return {name: tensor.clone() for name, tensor in load_file(self._file(name)).items()}
 
     def _file(self, name: str) -> Path:
         if name not in self.files:

@@ -1,0 +1,181 @@
+"""Corpora: tokenized once, kept, found again, and made again where the kept one is damaged."""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from loopverify.errors import InputError
+from train.data import DataSpec, Tokenizer, load_corpus
+from train.store import StoreError
+
+TOKENIZED = "tokens.safetensors"
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> DataSpec:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for i in range(20):
+        # Every document has a word of its own, twice.
+        (folder / f"{i:02}.txt").write_text(f"shared word{i} shared word{i}\n", encoding="utf-8")
+    return DataSpec(source=str(folder), vocab_max=64, min_freq=2)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def test_the_tokens_are_those_of_the_text(spec: DataSpec, cache: Path) -> None:
+    corpus = load_corpus(spec, cache)
+    kept = [i for i in range(20) if i not in (5, 15)]
+    assert corpus.tokenizer.decode(corpus.train) == "".join(f"shared word{i} shared word{i}\n" for i in kept)
+    # The vocabulary is that of the training half: it has never seen the words of the held-out documents.
+    assert corpus.tokenizer.decode(corpus.held_out) == "shared <unk> shared <unk>\n" * 2
+    assert corpus.train.dtype == corpus.held_out.dtype == torch.int32
+    assert corpus.vocab_size == 1 + 3 + 18  # <unk>; the word, the space and the line end they share; their own words
+    assert (corpus.name, corpus.dropped, corpus.notice) == (spec.source, 0, None)
+    assert corpus.characters == sum(len(f"shared word{i} shared word{i}\n") for i in range(20))
+
+
+def test_a_second_start_tokenizes_nothing(spec: DataSpec, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load_corpus(spec, cache)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("tokenized again")
+
+    monkeypatch.setattr(Tokenizer, "fit", refuse)
+    monkeypatch.setattr(Tokenizer, "encode", refuse)
+    again = load_corpus(spec, cache)
+    assert torch.equal(again.train, first.train)
+    assert torch.equal(again.held_out, first.held_out)
+    assert (again.tokenizer, again.digest) == (first.tokenizer, first.digest)
+    assert (again.characters, again.dropped) == (first.characters, first.dropped)
+
+
+def test_the_digest_follows_text_and_sizes_and_not_the_place(spec: DataSpec, cache: Path) -> None:
+    base = load_corpus(spec, cache)
+    folder = Path(spec.source)
+    moved = folder.rename(folder.with_name("moved"))
+    assert load_corpus(replace(spec, source=str(moved)), cache).digest == base.digest
+    spec = replace(spec, source=str(moved))
+    others = [load_corpus(replace(spec, vocab_max=8), cache), load_corpus(replace(spec, min_freq=1), cache)]
+    (moved / "00.txt").write_text("changed\n", encoding="utf-8")
+    others.append(load_corpus(spec, cache))
+    assert len({base.digest, *(other.digest for other in others)}) == 4
+
+
+@pytest.mark.parametrize("damage", ["cut short", "flipped", "gone"])
+def test_a_damaged_cache_is_never_used(
+    spec: DataSpec, cache: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = load_corpus(spec, cache)
+    (path,) = cache.glob(f"corpora/*/{TOKENIZED}")
+    content = bytearray(path.read_bytes())
+    if damage == "gone":
+        path.unlink()
+    else:
+        content[-1] ^= 1
+        path.write_bytes(content if damage == "flipped" else content[:-1])
+    again = load_corpus(spec, cache)
+    assert torch.equal(again.train, first.train)
+    assert torch.equal(again.held_out, first.held_out)
+    (record,) = caplog.records
+    assert re.search(rf"is corrupt: {TOKENIZED} .*\. Moved to .*corrupt.*; the text is tokenized again", record.message)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from train.data import DataSpec, Tokenizer, load_corpus
+fit = Tokenizer.fit
+def reported(*args, **kwargs):
+    print("tokenizing", flush=True)
+    sys.stdin.readline()  # until it is told to go on
+    return fit(*args, **kwargs)
+Tokenizer.fit = reported
+print(load_corpus(DataSpec(source=sys.argv[1], vocab_max=64, min_freq=2), Path(sys.argv[2])).digest)
+"""
+
+
+def test_of_two_processes_one_tokenizes_and_the_other_waits(
+    spec: DataSpec, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("tokenized twice")
+
+    monkeypatch.setattr(Tokenizer, "fit", refuse)
+    command = [sys.executable, "-c", CHILD, spec.source, str(cache)]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        assert child.stdout is not None
+        assert child.stdout.readline() == "tokenizing\n"
+        waiting = pool.submit(load_corpus, spec, cache)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.2)
+        digest = child.communicate("go on\n", timeout=60)[0].strip()
+        assert waiting.result(timeout=60).digest == digest
+
+
+def test_what_a_user_should_know_is_logged_and_kept(
+    spec: DataSpec, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (Path(spec.source) / "20.txt").write_text("shared word0 shared word0\n", encoding="utf-8")
+    notice = f"{spec.source}: 1 of 21 documents repeat an earlier one; left out"
+    assert load_corpus(spec, cache).notice == notice
+    assert load_corpus(spec, cache).notice == notice  # also from the cache
+    assert caplog.messages == [notice, notice]
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+def test_dropped_characters_are_counted_and_said_aloud_where_they_matter(
+    tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "some.txt"
+    path.write_text("\n".join(f"plain words of line {i}" for i in range(100)) + " é", encoding="utf-8")
+    corpus = load_corpus(DataSpec(source=str(path), vocab_max=64, min_freq=1), cache)
+    assert (corpus.dropped, corpus.notice) == (1, None)
+    assert caplog.messages == []
+    path.write_text("\n".join(f"été {i}" for i in range(10, 30)) + "\n", encoding="utf-8")
+    corpus = load_corpus(DataSpec(source=str(path), vocab_max=64, min_freq=1), cache)
+    assert (corpus.dropped, corpus.characters) == (40, 140)
+    assert corpus.notice == (
+        f"{path}: 40 of 140 characters are letters or digits outside ASCII, which the paper's tokenizer drops"
+    )
+    assert caplog.messages == [corpus.notice]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"vocab_max": 1}, "vocab_max is 1; expected an integer >= 2"),
+        ({"min_freq": 0}, "min_freq is 0; expected an integer >= 1"),
+        ({"source": " "}, "source is ' '; expected the name of a text, or a path"),
+    ],
+)
+def test_a_spec_that_names_no_corpus_is_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        replace(DataSpec(), **changes)
+
+
+def test_a_failure_leaves_nothing_behind(spec: DataSpec, cache: Path) -> None:
+    with pytest.raises(InputError, match="min_freq is 99, but the most frequent token of the text occurs 54 times"):
+        load_corpus(replace(spec, min_freq=99), cache)  # 18 documents: 54 spaces
+    assert list(cache.glob("corpora/*")) == []
+
+
+def test_a_cache_that_cannot_be_is_refused(spec: DataSpec, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder", encoding="utf-8")
+    with pytest.raises(StoreError, match=r"no store can be at .*file/cache: .*file is not a folder"):
+        load_corpus(spec, tmp_path / "file" / "cache")
