@@ -51,7 +51,7 @@ def adapt(
     context: BuildContext | None = None,
     trained_loops: int | None = None,
     name: str | None = None,
-    state_seed: int = 0,
+    state_seed: int | None = 0,
 ) -> Looped:
     """A `Looped` view of a module: of a known architecture, or by the paths of its parts.
 
@@ -65,7 +65,8 @@ def adapt(
             result (hidden, ...) the first element is the state.
         context: context(tokens, H_0) -> what `call` needs besides the state.
         trained_loops: r0; from the module's own configuration when it is of a known architecture.
-        state_seed: seed of the initial state, for architectures whose own is random.
+        state_seed: seed of the initial state, for architectures whose own is random; None leaves it random, which
+            the view then declares ("random_state").
 
     Raises:
         InputError: an unknown structure, a path that leads nowhere, or options that do not go together.

@@ -21,8 +21,8 @@ class Options:
     trained_loops: int | None = None
     """r0; read from the module's own configuration when None."""
     name: str | None = None
-    state_seed: int = 0
-    """Seed of a random initial state, for the architectures that have one."""
+    state_seed: int | None = 0
+    """Seed of a random initial state, for the architectures that have one; None leaves it random."""
 
     def loops(self, own: int) -> int:
         """r0: the caller's, or else the module's `own`."""

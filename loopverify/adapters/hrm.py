@@ -102,7 +102,7 @@ def _build(module: nn.Module, options: Options) -> Looped:
         decode=own.decode,
         cache_slots=_cache_slots,
         paths=own.paths(),
-        declares=frozenset({"truncated_gradient"}),
+        declares=frozenset({"truncated_gradient", "uneven_loops"}),
     )
 
 

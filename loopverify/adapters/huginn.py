@@ -7,7 +7,8 @@ are past `ln_f`; fed back as `input_states` they do not resume the run.
 
 Three traps of the module's own forward, and what is done about each here:
 1. The initial state is drawn anew at every call. It is pinned: the state of a position comes from a generator seeded
-   by (state_seed, position), so that it depends on neither batch, length nor chunking. Declared as "random_state".
+   by (state_seed, position), so that it depends on neither batch, length nor chunking. With state_seed=None it stays
+   random, and "random_state" is declared.
 2. The loop count is sampled while training, and a plain number means "no gradients". The pair (0, loops) is passed.
 3. Positions start at 0 at every call and attention masks are ignored. Cached positions are passed; `embed_masked` is
    not offered.
@@ -37,7 +38,7 @@ class _Context:
 
 
 class _Huginn:
-    def __init__(self, module: Any, state_seed: int) -> None:
+    def __init__(self, module: Any, state_seed: int | None) -> None:
         self.module, self.parts, self.state_seed = module, module.transformer, state_seed
 
     def embed(self, tokens: Tensor) -> tuple[Tensor, _Context]:
@@ -82,10 +83,13 @@ class _Huginn:
         return self.module(tokens, input_states=state, num_steps=(0, loops), cache_position=reached, **inputs)
 
     def _initial(self, tokens: Tensor, past: int, like: Tensor) -> Tensor:
-        """The pinned states of positions past..past+T-1, (B, T, D), with the dtype and device of `like`.
+        """The states of positions past..past+T-1, (B, T, D), with the dtype and device of `like`.
 
-        They are drawn on the CPU by the module's own `initialize_state`; the global generator is left as it was.
+        Pinned ones are drawn on the CPU by the module's own `initialize_state`; the global generator stays as it was.
         """
+        if self.state_seed is None:
+            drawn: Tensor = self.module.initialize_state(like.new_zeros(*tokens.shape, like.shape[-1]))
+            return drawn
         token = torch.zeros(1, 1, like.shape[-1], dtype=like.dtype)
         with torch.random.fork_rng(devices=[]):
             rows = []
@@ -118,7 +122,7 @@ def _build(module: Any, options: Options) -> Looped:
         decode=view.decode,
         cache_slots=view.cache_slots,
         paths=view.paths(),
-        declares=frozenset({"contextual_readout", "random_state"}),
+        declares=frozenset({"contextual_readout"} | ({"random_state"} if options.state_seed is None else set())),
     )
 
 

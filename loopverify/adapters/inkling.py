@@ -120,13 +120,13 @@ def _build(module: Any, core: Any, options: Options) -> Looped:
         readout=view.readout,
         trained_loops=options.loops(view.config.loop_num_passes),
         name=options.name or "inkling2_loop",
-        vocab_size=core.embed_tokens.num_embeddings,
+        vocab_size=view.head.out_features,  # the embedding may be padded beyond it
         module=module,
         embed_masked=view.embed_masked,
         decode=own.decode,
         cache_slots=view.cache_slots,
         paths=own.paths(),
-        declares=frozenset({"contextual_readout"}),
+        declares=frozenset({"contextual_readout", "uneven_loops"}),
     )
 
 

@@ -96,8 +96,8 @@ def _added_mask(state: Tensor, mask: Tensor | None) -> Tensor:
     if mask is not None:
         # A padding token looks at itself, so that its softmax has something to sum over.
         visible = visible & (mask[:, None, None, :] | torch.eye(T, dtype=torch.bool, device=state.device))
-    lowest = torch.finfo(state.dtype).min
-    return torch.where(visible, 0.0, lowest).to(state.dtype)
+    unseen = torch.zeros(visible.shape, dtype=state.dtype, device=state.device)
+    return unseen.masked_fill(~visible, torch.finfo(state.dtype).min)
 
 
 def _cache_slots(cache: Any) -> int:
@@ -130,7 +130,7 @@ def _build(module: Any, options: Options) -> Looped:
         exit_probabilities=view.exit_probabilities,
         choose_exit=view.choose_exit,
         paths=view.paths(),
-        declares=frozenset({"labels_mix_exits"}),
+        declares=frozenset({"labels_mix_exits", "uneven_loops"}),
     )
 
 

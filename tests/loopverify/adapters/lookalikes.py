@@ -45,10 +45,11 @@ class Norm(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), 1e-6
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        return self.weight * hidden_states * torch.rsqrt(hidden_states.square().mean(-1, keepdim=True) + 1e-6)
+        squares = hidden_states.float().square().mean(-1, keepdim=True)
+        return self.weight * (hidden_states * torch.rsqrt(squares + self.eps)).to(hidden_states.dtype)
 
 
 class Mlp(nn.Module):

@@ -48,8 +48,11 @@ def test_states_are_taken_before_the_norm_and_the_modules_latents_do_not_resume_
 @torch.no_grad()
 def test_the_modules_own_forward_is_random_and_the_view_is_not(module: HuginnLike, tokens: Tensor) -> None:
     assert not torch.equal(module(tokens).logits, module(tokens).logits)  # the trap
+    left_random = lv.adapt(module, state_seed=None)
+    assert not torch.equal(left_random.embed(tokens)[0], left_random.embed(tokens)[0])
+    assert "random_state" in left_random.declares
     model = lv.adapt(module)
-    assert "random_state" in model.declares
+    assert "random_state" not in model.declares
     before = torch.random.get_rng_state()
     first, second = lv.unroll(model, tokens), lv.unroll(model, tokens)
     assert torch.equal(first.states[0], second.states[0])

@@ -109,7 +109,7 @@ def test_the_structure_is_recognized(family: str, module: nn.Module) -> None:
     model = lv.adapt(module)
     assert model.name == family
     assert model.trained_loops == {"dory": 3, "hrm_text": 2, "inkling2_loop": 3}[family]
-    assert model.vocab_size == module.get_input_embeddings().num_embeddings
+    assert model.vocab_size == WORDS
 
 
 def test_every_exit_of_one_run_equals_the_modules_forward_at_that_depth(module: nn.Module, tokens: Tensor) -> None:
