@@ -219,15 +219,23 @@ class Head:
 
     def __call__(self, H: Tensor) -> Tensor:
         """z(H), (..., D) -> (..., V)."""
-        z = self.readout(H) @ self.weight.mT
+        z = self._project(self.readout(H))
         return z if self.softcap is None else self.softcap * torch.tanh(z / self.softcap)
 
     def radial_rate(self, H: Tensor) -> Tensor:
         """ż(H) = d z(e^t H)/dt at t = 0, (..., D) -> (..., V); zero means that no loss of z can see the scale."""
-        rate = self.readout.radial_rate(H) @ self.weight.mT
+        rate = self._project(self.readout.radial_rate(H))
         if self.softcap is None:
             return rate
-        return rate / torch.cosh(self.readout(H) @ self.weight.mT / self.softcap).square()
+        return rate / torch.cosh(self._project(self.readout(H)) / self.softcap).square()
+
+    def _project(self, values: Tensor) -> Tensor:
+        if values.shape[-1] != self.weight.shape[-1]:
+            raise InputError(
+                f"Head.weight has {self.weight.shape[-1]} channels, the state {tuple(values.shape)} has "
+                f"{values.shape[-1]}; expected the same"
+            )
+        return values @ self.weight.mT
 
 
 def _check_eps(norm: RMSNorm | LayerNorm) -> None:

@@ -1,0 +1,192 @@
+"""Lemma 2 on random blocks: remainders inside their enclosures, enclosures that are reached, ledgers that add up, and
+what a recurrence does to scale in the long run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from loopverify.models import LoopedTransformer, TransformerConfig
+from loopverify.theory import (
+    Ledger,
+    carry,
+    direction_bounds,
+    epsilon_shift,
+    ledger_of_branches,
+    ledger_of_states,
+    radial_turning,
+    rounding,
+    scale_enclosure,
+)
+from properties.blocks import Block, directions, generator, mlp_blocks
+from properties.strategies import COUNT, blocks, blocks_with_states, scales, seeds, small_tokens
+
+
+def rms(x: Tensor) -> Tensor:
+    return x.square().mean(-1).sqrt()
+
+
+def assert_enclosed(s: Tensor, u: Tensor, b: Tensor, F: Tensor) -> None:
+    """Scale and direction of F = su + b, measured on F itself, against the bounds from s, u and b."""
+    a, b_perp = radial_turning(u, b)
+    y, size = rms(b_perp), rms(b)
+    # The bounds hold in real arithmetic. Each rms is known to `rounding`; F was rounded at the size of its parts, which
+    # is more than its own where b cancels su. Measured excess: below half of this.
+    slack = rounding(F.dtype, F.shape[-1])
+    low, high = scale_enclosure(s, a, y)
+    allowed = slack * (s + size)
+    assert (rms(F) >= low - allowed).all()
+    assert (rms(F) <= high + allowed).all()
+
+    bounds = direction_bounds(s, a, y)
+    D = F / rms(F)[..., None] - u - b_perp / s[..., None]
+    radial, turning = radial_turning(u, D)
+    # Divided by rms(F), an error of slack·(s + size) in F; b_perp/s brings an error of its own.
+    allowed = slack * ((s + size) / rms(F) + 1 + size / s)
+    assert (radial <= allowed).all()
+    assert (radial >= bounds.radial_low - allowed).all()
+    assert (rms(turning) <= bounds.turning + allowed).all()
+    assert (rms(D) <= bounds.total + 2 * allowed).all()
+
+
+@given(blocks_with_states())
+def test_remainders_lie_in_their_enclosures(drawn: tuple[Block, Tensor, Tensor]) -> None:
+    block, s, u = drawn
+    H = s[..., None] * u
+    assert_enclosed(s, u, torch.stack([out for _, out in block.outputs(H)]).sum(0), block.step(H))
+
+
+@given(small_tokens(count=2), scales)
+def test_remainders_lie_in_their_enclosures_at_edges(vectors: list[Tensor], scale: float) -> None:
+    """Any update will do: none, one along the state, one against it, one that turns it around."""
+    u = vectors[0] / rms(vectors[0])
+    s = torch.tensor(scale, dtype=torch.float64)
+    F = s * u + vectors[1]
+    if float(rms(F)) > 1e-9 * float(s + rms(vectors[1])):  # a state that vanishes has no direction to bound
+        assert_enclosed(s, u, vectors[1], F)
+
+
+def plane(s: float, a: float, y: float) -> tuple[Tensor, Tensor, Tensor]:
+    """u, b = a·u + b_perp with rms(b_perp) = y, and su + b, in two channels (rms 1 is a length of √2 there)."""
+    u = torch.tensor([1.0, 1.0], dtype=torch.float64)
+    across = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    b = a * u + y * across
+    return u, b, s * u + b
+
+
+@pytest.mark.parametrize("s", [1.0, 1e3])
+def test_the_enclosures_are_reached(s: float) -> None:
+    """Each bound at 99 % or more in a limit known in advance: a wider bound would be a weaker lemma."""
+    u, b, F = plane(s, 0.0, 0.1 * s)  # turning small against s + a: ρ and the radial part of D
+    a, b_perp = radial_turning(u, b)
+    s_, y = torch.tensor(s, dtype=torch.float64), rms(b_perp)
+    low, high = scale_enclosure(s_, a, y)
+    assert float((rms(F) - low) / (high - low)) >= 0.99
+    radial, _ = radial_turning(u, F / rms(F) - u - b_perp / s)
+    assert float(radial / direction_bounds(s_, a, y).radial_low) >= 0.99
+
+    u, b, F = plane(s, -0.5 * s, 0.005 * s)  # an update straight back, with little turning: the turning part of D
+    a, b_perp = radial_turning(u, b)
+    bounds = direction_bounds(s_, a, rms(b_perp))
+    D = F / rms(F) - u - b_perp / s
+    _, turning = radial_turning(u, D)
+    assert float(rms(turning) / bounds.turning) >= 0.99
+    assert float(rms(D) / bounds.total) >= 0.99
+
+
+@given(blocks_with_states(), st.integers(1, 5))
+def test_the_ledger_of_loops_adds_up(drawn: tuple[Block, Tensor, Tensor], loops: int) -> None:
+    block, s, u = drawn
+    states = [s[..., None] * u]
+    for _ in range(loops):
+        states.append(block.step(states[-1]))
+    assert_adds_up(ledger_of_states(states))
+
+
+@given(blocks_with_states(), st.integers(1, 3))
+def test_the_ledger_of_sublayers_adds_up_to_that_of_loops(drawn: tuple[Block, Tensor, Tensor], loops: int) -> None:
+    block, s, u = drawn
+    H = state = s[..., None] * u
+    outputs = []
+    for _ in range(loops):
+        outputs += block.outputs(state)
+        state = block.step(state)
+    ledger = ledger_of_branches(H, outputs)
+    assert_adds_up(ledger)
+    shares = ledger.attribution()
+    assert list(shares) == [name for name, _ in block.branches]
+    total = torch.stack(list(shares.values())).sum(0)
+    assert (total - (rms(state) - s)).abs().max() <= 1e-12 * float(sizes(ledger))
+
+
+def sizes(ledger: Ledger) -> Tensor:
+    """The sizes of everything that enters a ledger: each is known to a few ulps of itself, and no better."""
+    return ledger.scales.amax() + (ledger.radial.abs() + ledger.turning).sum(0).amax()
+
+
+def assert_adds_up(ledger: Ledger) -> None:
+    assert (ledger.growth - ledger.accounted).abs().max() <= 1e-12 * float(sizes(ledger))
+    assert (ledger.remainder >= 0).all()
+    # The remainder is evaluated from a and b_perp, without a difference of scales: no more than a few ulps of its own.
+    # Where the update turns the state around, ρ = rms(F) − (s + a) is 2|s + a| and more; the bound includes it.
+    assert (ledger.remainder <= ledger.remainder_bound * (1 + 1e-12) + 1e-15 * float(sizes(ledger))).all()
+
+
+@given(blocks(), seeds, st.floats(0.05, 3))
+def test_carry_names_the_factor_of_a_recurrence(drawn: tuple[Block, int], seed: int, decay: float) -> None:
+    block, d = drawn
+    H = directions(generator(seed), COUNT, 3, d)
+    residual = carry(block.step, H)
+    assert residual.kind == "carried"
+    # c is read off as a slope between α = 1e4 and 1e5, where rms(F) = αs + a + ρ with ρ <= 2 rms(b)²/(αs).
+    update = float(rms(block.limit(H)).max())
+    assert (residual.factors - 1).abs().max() <= 1e-3 * (1 + update) ** 2 / 1e4 + 1e-9
+
+    linear = carry(lambda x: decay * x + block.step(x) - x, H)
+    assert linear.factor == pytest.approx(decay, rel=0.02, abs=0)
+    assert linear.kind == ("carried" if abs(decay - 1) <= 0.02 else "amplified" if decay > 1 else "damped")
+    assert carry(lambda x: x + block.step(x), H).kind == "amplified"
+    assert carry(lambda x: x + block.step(x), H).factor == pytest.approx(2, rel=0.01, abs=0)
+    assert carry(lambda x: block.norm(block.step(x)), H).kind == "removed"
+
+
+@given(blocks(d=st.sampled_from([2, 4, 8, 16]), eps=st.just(0.0)), seeds, scales, st.sampled_from([1e-6, 1e-5]))
+def test_an_epsilon_in_the_norm_costs_what_the_bound_says(
+    drawn: tuple[Block, int], seed: int, scale: float, eps: float
+) -> None:
+    """rms(F_ε(su) − F(su)) <= Lip(B)·ε/(2s²) for one branch W₂ tanh(W₁ x), where Lip(B) <= ||W₂||·||W₁||."""
+    _, d = drawn
+    u = directions(generator(seed), COUNT, 3, d)
+    exact = mlp_blocks(seed, count=COUNT, d=d)
+    practical = mlp_blocks(seed, count=COUNT, d=d, eps=eps)
+    W1, W2 = exact.weights
+    steepness = (torch.linalg.matrix_norm(W1, 2) * torch.linalg.matrix_norm(W2, 2))[:, None]
+    s = torch.full((COUNT, 3), scale, dtype=torch.float64)
+    moved = rms(practical.outputs(scale * u)[0][1] - exact.outputs(scale * u)[0][1])
+    # Rounding: either output is known to about 1e-14 of the steepness.
+    assert (moved <= steepness * (epsilon_shift(s, eps) + 1e-14)).all()
+    assert (epsilon_shift(s, eps) <= eps / (2 * s.square()) * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("amplify", [1.0, 1e2, 1e5])
+def test_the_reference_model_keeps_the_lemma(layers: int, amplify: float) -> None:
+    """An additional case that these tests did not build: the decoder of loopverify.models, in float64."""
+    config = TransformerConfig(vocab_size=11, d_model=16, layers=layers, heads=2, d_ff=24, init_std=0.3)
+    model = LoopedTransformer(config).double().eval()
+    tokens = torch.arange(12).view(2, 6) % 11
+    with torch.no_grad():
+        H, context = model.embed(tokens)
+        H = amplify * H
+        states = [H]
+        for loop in range(1, 5):
+            states.append(model.step(states[-1], context, loop))
+        branches = model.branches(H, context, 1)
+        assert_adds_up(ledger_of_states(states))
+        assert_adds_up(ledger_of_branches(H, branches))
+        update = torch.stack([out for _, out in branches]).sum(0)
+        assert_enclosed(rms(H), H / rms(H)[..., None], update, states[1])
+        assert carry(lambda x: model.step(x, context, 1), H).kind == "carried"
