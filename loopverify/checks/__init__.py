@@ -13,7 +13,7 @@ and contradicted when it is not so.
 from __future__ import annotations
 
 from loopverify.checks.check import Check
-from loopverify.checks.record import ConformanceError, CheckResult, NotApplicableError
+from loopverify.checks.record import CheckResult, ConformanceError, NotApplicableError
 from loopverify.checks.suite import CHECKS, check_looped_model, checks_for, parametrize_with_checks
 from loopverify.checks.traits import TRAITS
 
@@ -21,8 +21,8 @@ __all__ = [
     "CHECKS",
     "TRAITS",
     "Check",
-    "ConformanceError",
     "CheckResult",
+    "ConformanceError",
     "NotApplicableError",
     "check_looped_model",
     "checks_for",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from loopverify.checks.check import check
-from loopverify.checks.record import NotApplicableError, Finding, at_most, first_failing
+from loopverify.checks.record import Finding, NotApplicableError, at_most, first_failing
 from loopverify.checks.subject import SEED, Subject, gap, token_gaps
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from loopverify.checks.guard import preserved
-from loopverify.checks.record import ConformanceError, CheckResult, NotApplicableError, Finding
+from loopverify.checks.record import CheckResult, ConformanceError, Finding, NotApplicableError
 from loopverify.checks.subject import SEED, Subject
 from loopverify.checks.traits import TRAITS, known_traits
 from loopverify.looped import Looped

@@ -8,7 +8,7 @@ import torch
 
 from loopverify.checks.check import check
 from loopverify.checks.guard import same, tensors_of
-from loopverify.checks.record import NotApplicableError, Finding, at_most, first_failing
+from loopverify.checks.record import Finding, NotApplicableError, at_most, first_failing
 from loopverify.checks.subject import SEED, Subject, gap
 
 __all__ = ["model_unchanged", "resume", "state_memory", "step_memory"]

@@ -8,7 +8,7 @@ import torch
 
 from loopverify.checks.check import check
 from loopverify.checks.norms import Norm, norms_of
-from loopverify.checks.record import NotApplicableError, Finding, at_most
+from loopverify.checks.record import Finding, NotApplicableError, at_most
 from loopverify.checks.subject import Subject, gap, rounding
 
 __all__ = ["half_precision_trajectory", "norm_numerics"]

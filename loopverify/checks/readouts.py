@@ -9,7 +9,7 @@ from torch import Tensor
 
 from loopverify.checks.check import check
 from loopverify.checks.counting import counted
-from loopverify.checks.record import NotApplicableError, Finding, at_least, at_most, first_failing
+from loopverify.checks.record import Finding, NotApplicableError, at_least, at_most, first_failing
 from loopverify.checks.subject import SEED, Subject, gap
 
 __all__ = ["logits_form", "loop_count_effect", "paths_agree", "readout_chunks", "same_readout"]
@@ -57,7 +57,7 @@ def same_readout(subject: Subject) -> Finding:
                             gap(readout(state, trace.context, k, loops), last),
                             subject.rounding,
                             "relative",
-                            fault=f"exit {k} of {loops} shows a state otherwise than exit {trace.loops} of {trace.loops}",
+                            fault=f"exit {k} of {loops} shows a state otherwise than exit {trace.loops} does",
                             cause="a norm on the final exit only, or a head or temperature for each loop",
                             remedy="use one readout for all exits, or declare 'loop_readout'",
                             note="one state is shown alike by every exit",

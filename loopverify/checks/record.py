@@ -11,10 +11,10 @@ from typing import Literal
 from loopverify.errors import LoopverifyError
 
 __all__ = [
-    "ConformanceError",
     "CheckResult",
-    "NotApplicableError",
+    "ConformanceError",
     "Finding",
+    "NotApplicableError",
     "Status",
     "at_least",
     "at_most",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from loopverify.checks.check import check
-from loopverify.checks.record import NotApplicableError, Finding, at_least, at_most, first_failing
+from loopverify.checks.record import Finding, NotApplicableError, at_least, at_most, first_failing
 from loopverify.checks.subject import Subject
 from loopverify.checks.substitute import trainable, with_tensors
 from loopverify.errors import unknown
@@ -88,7 +88,7 @@ def penalty_gradient(subject: Subject) -> Finding:
             else [torch.zeros_like(state) for state in states]
         )
         for k in range(1, trace.loops + 1):
-            felt = float((gradients[k] * states[k]).sum())
+            felt = float((gradients[k] * states[k].detach()).sum())
             due = _change(penalty, trace, k)
             # Where this state has little share in the value, the difference quotient is all rounding.
             noise = abs(float(value.detach())) * torch.finfo(subject.dtype).eps / (NUDGE * PENALTY_LIMIT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loopverify.checks.check import check
-from loopverify.checks.record import NotApplicableError, Finding, at_most, first_failing
+from loopverify.checks.record import Finding, NotApplicableError, at_most, first_failing
 from loopverify.checks.subject import Subject
 from loopverify.checks.traits import GROWTH
 from loopverify.errors import InputError

@@ -6,12 +6,13 @@ look up, and is undone when the call ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from loopverify.checks.record import NotApplicableError
 from loopverify.looped import Looped
@@ -40,20 +41,31 @@ def trainable(model: Looped) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in floating_tensors(model).items() if tensor.requires_grad}
 
 
-def with_tensors(model: Looped, tensors: dict[str, Tensor]) -> Looped:
+def with_tensors(model: Looped, tensors: Mapping[str, Tensor]) -> Looped:
     """`model` computing with `tensors` (by the names of `floating_tensors`) instead of its own; ties are kept."""
     holder = _Holder(model.modules())
+    replacements = {id(tensor): tensors[name] for name, tensor in floating_tensors(model).items() if name in tensors}
+    places = {place: replacements[id(tensor)] for place, tensor in _places(holder) if id(tensor) in replacements}
 
     def under(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
-            return torch.func.functional_call(holder, tensors, (lambda: function(*arguments),))
+            # All places are named here: left to tie weights itself, torch 2.13 does not restore a module that is
+            # reached by two names.
+            return functional_call(holder, places, (lambda: function(*arguments),), tie_weights=False)
 
         return call
 
-    parts = {name: under(part) for name in _CALLABLES if (part := getattr(model, name)) is not None}
+    parts: dict[str, Any] = {name: under(part) for name in _CALLABLES if (part := getattr(model, name)) is not None}
     paths = {name: under(path) for name, path in model.paths.items()}
     # The owners are named explicitly, since wrapped callables no longer lead to them.
     return replace(model, **parts, paths=paths, module=holder)
+
+
+def _places(holder: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every slot of a parameter or buffer: each module once, whatever its names, tied tensors in all their slots."""
+    for path, module in holder.named_modules():
+        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            yield f"{path}.{name}", tensor
 
 
 def in_dtype(model: Looped, dtype: torch.dtype) -> Looped:

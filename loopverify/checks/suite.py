@@ -25,7 +25,7 @@ from loopverify.checks import (
     trajectory,
 )
 from loopverify.checks.check import Check
-from loopverify.checks.record import ConformanceError, CheckResult
+from loopverify.checks.record import CheckResult, ConformanceError
 from loopverify.checks.traits import known_traits
 from loopverify.errors import InputError, unknown
 from loopverify.looped import Looped

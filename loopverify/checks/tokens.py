@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from loopverify.checks.check import check
-from loopverify.checks.record import NotApplicableError, Finding, at_least, at_most, first_failing
+from loopverify.checks.record import Finding, NotApplicableError, at_least, at_most, first_failing
 from loopverify.checks.subject import SEED, Subject, gap, token_gaps
 
 __all__ = ["batch_invariance", "causality", "mask_influence", "padding_invariance"]

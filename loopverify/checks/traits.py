@@ -31,7 +31,7 @@ TRAITS: Mapping[str, str] = MappingProxyType(
         "uneven_loops": "some loops run other modules than the rest (a prelude at loop 1, a cap on the depth)",
         "context_memory": "the steps write to the context, so a run cannot be resumed from a state alone",
         "loop_readout": "the readout is not the same function at every exit (final-only norm, a head for each loop)",
-        "contextual_readout": "the readout looks at other tokens (a coda with attention): it cannot be called on chunks",
+        "contextual_readout": "the readout looks at other tokens (a coda with attention), so that chunks do not do",
         "labels_mix_exits": "a path (that with labels) mixes or selects exits, and so differs from the readout of H_K",
         "non_causal": "a token sees later tokens",
         "batch_dependent": "rows of a batch influence one another (expert capacity, batch statistics)",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from loopverify.checks.check import check
 from loopverify.checks.counting import counted
-from loopverify.checks.record import NotApplicableError, Finding, at_least, at_most, first_failing
+from loopverify.checks.record import Finding, NotApplicableError, at_least, at_most, first_failing
 from loopverify.checks.subject import Subject, gap
 
 __all__ = ["loops_executed", "state_dtype", "step_reads_state", "trajectory_order"]
