@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from loopverify import claims, models, objectives, probes, report, stats, theory
     from loopverify.adapters import adapt
     from loopverify.looped import Looped, Trace, unroll
-    from loopverify.probes import Audit, LoopRecord, StateVariable, audit
+    from loopverify.probes import Audit, Comparison, LoopRecord, StateVariable, audit, compare
 
 # public name -> module that defines it (None: the name is itself a subpackage)
 _LAZY: dict[str, str | None] = {
     "Audit": "loopverify.probes",
+    "Comparison": "loopverify.probes",
     "LoopRecord": "loopverify.probes",
     "Looped": "loopverify.looped",
     "StateVariable": "loopverify.probes",
@@ -26,6 +27,7 @@ _LAZY: dict[str, str | None] = {
     "adapt": "loopverify.adapters",
     "audit": "loopverify.probes",
     "claims": None,
+    "compare": "loopverify.probes",
     "models": None,
     "objectives": None,
     "probes": None,
@@ -37,6 +39,7 @@ _LAZY: dict[str, str | None] = {
 
 __all__ = [
     "Audit",
+    "Comparison",
     "LoopRecord",
     "Looped",
     "StateVariable",
@@ -45,6 +48,7 @@ __all__ = [
     "adapt",
     "audit",
     "claims",
+    "compare",
     "models",
     "objectives",
     "probes",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from loopverify.probes.audit import audit
 from loopverify.probes.carry import LoopCarry, mean_carry, over_loops, scale_carry
+from loopverify.probes.compare import compare
+from loopverify.probes.comparison import Comparison, Gap, LoopGaps, Parting
 from loopverify.probes.depth import DepthUse, OvershootPoint, depth_use, exit_losses, overshoot, shorter
 from loopverify.probes.gradients import (
     RadialGradient,
@@ -22,13 +24,17 @@ from loopverify.probes.visibility import Signal, signals
 
 __all__ = [
     "Audit",
+    "Comparison",
     "DepthUse",
     "Exit",
     "Facts",
+    "Gap",
     "GrowthLaw",
     "LoopCarry",
+    "LoopGaps",
     "LoopRecord",
     "OvershootPoint",
+    "Parting",
     "RadialGradient",
     "Signal",
     "StateVariable",
@@ -37,6 +43,7 @@ __all__ = [
     "Update",
     "attribute",
     "audit",
+    "compare",
     "depth_use",
     "direct_gradients",
     "exit_losses",
