@@ -44,8 +44,11 @@ def seal(folder: Path, content: Mapping[str, Any]) -> None:
     if (folder / MANIFEST).exists():
         raise InputError(f"a run may not have a file {MANIFEST!r} of its own; call it otherwise")
     paths = sorted(folder.rglob("*"))
-    files = {path.relative_to(folder).as_posix(): _measure(path) for path in paths if path.is_file()}
+    files = {}
     for path in paths:
+        if path.is_file():
+            path.chmod(folder.stat().st_mode & 0o666)  # safetensors writes for the owner alone; a store may be shared
+            files[path.relative_to(folder).as_posix()] = _measure(path)
         sync(path)
     record = {**content, "files": files}
     record["sha256"] = sha256(canonical(record))
@@ -62,12 +65,13 @@ def read(folder: Path) -> dict[str, Any]:
     """
     try:
         record = json.loads((folder / MANIFEST).read_bytes())
+        told = record.pop("sha256", None) if isinstance(record, dict) else None
+        own = sha256(canonical(record))
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{MANIFEST} is missing") from None
     except ValueError as error:
         raise ValueError(f"{MANIFEST} is not JSON ({error})") from error
-    told = record.pop("sha256", None) if isinstance(record, dict) else None
-    if told != sha256(canonical(record)):
+    if told != own:
         raise ValueError(f"{MANIFEST} was changed: it is not what its own sha256 says")
     return dict(record)
 

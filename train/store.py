@@ -237,14 +237,23 @@ def _asking(path: Path, what: str, only: tuple[int, ...] | None = None) -> Itera
     """Errors of the system (of the kinds `only`, if given) as a StoreError that says where and what to do."""
     try:
         yield
-    except OSError as error:
-        if only is not None and error.errno not in only:
+    except Exception as error:
+        number = _errno(error)
+        if number is None or (only is not None and number not in only):
             raise
         remedy = "check the path and its permissions, or choose another place for the store"
-        if error.errno in _NO_SPACE:
+        if number in _NO_SPACE:
             remedy = "free some space or choose another place for the store; nothing half-written was kept"
-        place = error.filename or path
-        raise StoreError(f"cannot {what} the store at {place}: {error.strerror or error}; {remedy}") from error
+        place = getattr(error, "filename", None) or path
+        raise StoreError(f"cannot {what} the store at {place}: {os.strerror(number)}; {remedy}") from error
+
+
+def _errno(error: Exception) -> int | None:
+    """The number of the system's error behind an exception, if there is one."""
+    if isinstance(error, OSError):
+        return error.errno or 0
+    told = re.search(r"\(os error (\d+)\)", str(error))  # safetensors' errors are no OSErrors, but quote them
+    return int(told[1]) if told else None
 
 
 def _host() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -83,6 +84,14 @@ ROWS = {
 }
 
 
+class Rows(list[str]):
+    """As much of a `datasets.Dataset` as is asked for."""
+
+    def iter(self, batch_size: int) -> Iterator[dict[str, list[str]]]:
+        for first in range(0, len(self), batch_size):
+            yield {"text": self[first : first + batch_size]}
+
+
 def stub_of_datasets(load: object) -> ModuleType:
     module = ModuleType("datasets")
     module.load_dataset = load  # type: ignore[attr-defined]
@@ -92,9 +101,9 @@ def stub_of_datasets(load: object) -> ModuleType:
 def test_wikitext_is_read_by_article_and_keeps_its_own_split(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def load(*names: str) -> dict[str, list[dict[str, str]]]:
+    def load(*names: str) -> dict[str, Rows]:
         asked.append(names)
-        return {half: [{"text": row} for row in rows] for half, rows in ROWS.items()}
+        return {half: Rows(rows) for half, rows in ROWS.items()}
 
     monkeypatch.setitem(sys.modules, "datasets", stub_of_datasets(load))
     found = open_source("wikitext103")
