@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 from loopverify._version import __version__
 
 if TYPE_CHECKING:
-    from loopverify import claims, models, objectives, probes, report, stats, theory
+    from loopverify import checks, claims, models, objectives, probes, report, stats, theory
     from loopverify.adapters import adapt
+    from loopverify.checks import CheckResult, check_looped_model, checks_for, parametrize_with_checks
     from loopverify.looped import Looped, Trace, unroll
     from loopverify.probes import Audit, Comparison, LoopRecord, StateVariable, audit, compare
 
 # public name -> module that defines it (None: the name is itself a subpackage)
 _LAZY: dict[str, str | None] = {
     "Audit": "loopverify.probes",
+    "CheckResult": "loopverify.checks",
     "Comparison": "loopverify.probes",
     "LoopRecord": "loopverify.probes",
     "Looped": "loopverify.looped",
@@ -26,10 +28,14 @@ _LAZY: dict[str, str | None] = {
     "Trace": "loopverify.looped",
     "adapt": "loopverify.adapters",
     "audit": "loopverify.probes",
+    "check_looped_model": "loopverify.checks",
+    "checks": None,
+    "checks_for": "loopverify.checks",
     "claims": None,
     "compare": "loopverify.probes",
     "models": None,
     "objectives": None,
+    "parametrize_with_checks": "loopverify.checks",
     "probes": None,
     "report": None,
     "stats": None,
@@ -39,6 +45,7 @@ _LAZY: dict[str, str | None] = {
 
 __all__ = [
     "Audit",
+    "CheckResult",
     "Comparison",
     "LoopRecord",
     "Looped",
@@ -47,10 +54,14 @@ __all__ = [
     "__version__",
     "adapt",
     "audit",
+    "check_looped_model",
+    "checks",
+    "checks_for",
     "claims",
     "compare",
     "models",
     "objectives",
+    "parametrize_with_checks",
     "probes",
     "report",
     "stats",

@@ -67,7 +67,9 @@ def _distribution(trace: Trace, eps: float, where: str) -> Iterator[Finding]:
         cause="one probability a row, or a number of exits that is fixed by the configuration",
         remedy="return the probability of each token at each exit of the run",
     )
-    limit = 4 * trace.loops * eps  # a product and a sum over the exits, two roundings each
+    # A product and a sum over the exits, two roundings each, in float32: eight exits rounded to bfloat16 may be off by
+    # 0.4 % of their sum, enough for a threshold near 1 to be reached early.
+    limit = 4 * trace.loops * eps
     outside = max(float(-p.min()), float(p.max()) - 1, 0.0)
     yield at_most(outside, limit, "probability", fault=f"{where}, exit probabilities leave [0, 1]", **advice)
     off = float((p.double().sum(-1) - 1).abs().max())
@@ -84,11 +86,9 @@ def exit_half_precision(subject: Subject) -> Finding:
     def findings() -> Iterator[Finding]:
         for scale, scaled in _scaled(trace):
             p = _probabilities(scaled)
-            # Probabilities that are rounded once, when handed out, are off by half an eps of their sum, which is 1.
-            limit = max(torch.finfo(p.dtype).eps / 2, 4 * LOOPS * torch.finfo(torch.float32).eps)
             yield at_most(
                 float((p.double().sum(-1) - 1).abs().max()),
-                limit,
+                4 * LOOPS * torch.finfo(torch.float32).eps,  # whatever the dtype of the model, see `_distribution`
                 "probability",
                 fault=f"in bfloat16, with states times {scale:g}, exit probabilities do not sum to 1",
                 cause="the gate, its products or their running sum are computed in bfloat16",

@@ -65,7 +65,7 @@ def state_gradient(subject: Subject) -> Finding:
     )
 
 
-@check(explained_by=("truncated_gradient",))
+@check(decides="truncated_gradient")
 def gradient_is_derivative(subject: Subject) -> Finding:
     """A gradient that is not the derivative of the forward: part of the step is detached, or a hand-written backward
     is wrong."""
@@ -101,7 +101,7 @@ def _final_state(subject: Subject, model: Looped, state: Tensor) -> Tensor:
     return state
 
 
-@check(explained_by=("unused_parameters", "truncated_gradient"))
+@check(decides="unused_parameters", explained_by=("truncated_gradient",))
 def parameter_gradient(subject: Subject) -> Finding:
     """Parameters that no exit can train: layers that are never run (a hard-coded number of layers), detached parts."""
     trained = _trained(subject)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from loopverify.checks.check import check
 from loopverify.checks.guard import same, tensors_of
@@ -19,21 +20,23 @@ def state_memory(subject: Subject) -> Finding:
     """A step or readout that overwrites a state of the trajectory, also through `.data` or a reused buffer, which no
     version counter shows."""
     model = subject.model
+    states: list[Tensor] = []
+    copies: list[Tensor] = []
 
     def findings() -> Iterator[Finding]:
         with torch.no_grad():
             torch.manual_seed(SEED)
             state, context = model.embed(subject.tokens)
-            states, copies = [state], [state.clone()]
             for k in range(1, subject.loops + 1):
-                states.append(model.step(states[-1], context, k))
-                copies.append(states[-1].clone())
-                yield overwritten(f"step at loop {k}")
-            for k in range(1, subject.loops + 1):
+                states.append(state)
+                copies.append(state.clone())
+                state = model.step(state, context, k)
+                yield unchanged(f"step at loop {k}")
+            for k in range(1, subject.loops):
                 model.readout(states[k], context, k, subject.loops)
-                yield overwritten(f"readout of exit {k}")
+                yield unchanged(f"readout of exit {k}")
 
-    def overwritten(culprit: str) -> Finding:
+    def unchanged(culprit: str) -> Finding:
         changed = [k for k, (s, c) in enumerate(zip(states, copies, strict=True)) if not same(s, c)]
         named = ", ".join(f"H_{k}" for k in changed)
         return at_most(
@@ -46,8 +49,6 @@ def state_memory(subject: Subject) -> Finding:
             note="no state changes after it was computed",
         )
 
-    states: list[torch.Tensor] = []
-    copies: list[torch.Tensor] = []
     return first_failing(findings())
 
 
@@ -74,7 +75,7 @@ def step_memory(subject: Subject) -> Finding:
     return first_failing(findings())
 
 
-@check(explained_by=("context_memory", "random_state", "sampled_depth"))
+@check(decides="context_memory", explained_by=("random_state", "sampled_depth"))
 def resume(subject: Subject) -> Finding:
     """A run that cannot be resumed: a loops, then b more from H_a in a fresh context, differ from a + b at once."""
     trace = subject.trace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -17,6 +18,9 @@ __all__ = ["residual_identity", "states_before_norm"]
 
 MANY_LOOPS = 16
 """A norm at the last trained loop is looked for up to this many loops."""
+ONE_RMS = 0.1
+"""States whose rms varies between tokens by less than a tenth of chance (see `_spread`) are normalized; one whose
+spread is less than a tenth of that of all states before was normalized last."""
 
 
 @check(needs=("branches",))
@@ -50,19 +54,22 @@ def states_before_norm(subject: Subject) -> Finding:
     while the step goes on from a raw state kept elsewhere."""
     r0 = subject.model.trained_loops
     trace = subject.unroll(loops=max(subject.loops, r0 + 1 if r0 <= MANY_LOOPS else 0))
-    normalized = [_is_normalized(trace, k) for k in range(1, trace.loops + 1)]
-    names = ", ".join(f"H_{k}" for k, flag in enumerate(normalized, start=1) if flag)
-    odd = sum(normalized) == 1 and (normalized[-1] or (trace.loops >= r0 and normalized[r0 - 1])) and trace.loops > 1
+    last = r0 if r0 <= trace.loops else trace.loops
+    spreads = [_spread(state) for state in trace.states[1:]]
+    handed = [_from_a_norm(trace, k) for k in range(1, trace.loops + 1)]
+    before = slice(0, last - 1)
+    suddenly = last > 1 and spreads[last - 1] < ONE_RMS * min(spreads[before]) and spreads[last - 1] < ONE_RMS
+    odd = suddenly or (last > 1 and handed[last - 1] and not any(handed[before]))
     partly = at_most(
         float(odd),
         0,
         "odd states",
-        fault=f"{names} is normalized (one rms for all tokens), and the other states are not",
+        fault=f"H_{last} is normalized (one rms for all tokens), and the states before it are not",
         cause="the readout norm is part of the last state that the model hands out, as in hidden_states[-1]",
         remedy="take every state before the readout norm; the readout applies it",
-        note=f"{'every state is' if all(normalized) else 'no last state alone is'} normalized",
+        note="no last state alone is normalized",
     )
-    if not all(normalized):
+    if odd or not (all(handed) or max(spreads) < ONE_RMS):
         return partly
     off = max(gap(_stepped_alone(subject, trace, k), trace.states[k]) for k in range(2, trace.loops + 1))
     return at_most(
@@ -76,27 +83,21 @@ def states_before_norm(subject: Subject) -> Finding:
     )
 
 
-def _is_normalized(trace: Trace, loop: int) -> bool:
-    """Whether H_loop has one rms at all tokens, or is what a norm of the readout itself returned.
-
-    The rms of independent channels varies by 1/sqrt(2 D) between tokens; a fifth of that is no coincidence.
-    """
-    state = trace.states[loop].detach().double()
-    rms = state.square().mean(-1).sqrt()
-    if float(rms.std() / rms.mean()) < 0.2 / (2 * state.shape[-1]) ** 0.5:
-        return True
-    return any(torch.equal(given, trace.states[loop]) for given in _norm_results(trace, loop))
+def _spread(state: Tensor) -> float:
+    """Standard deviation of the rms over tokens, relative, in units of what independent channels give: 1/sqrt(2 D)."""
+    rms = state.detach().double().square().mean(-1).sqrt()
+    return float(rms.std() / rms.mean()) * math.sqrt(2 * state.shape[-1])
 
 
-def _norm_results(trace: Trace, loop: int) -> Iterator[Tensor]:
-    """What modules that the readout applies to the state itself returned during the step to H_loop."""
+def _from_a_norm(trace: Trace, loop: int) -> bool:
+    """Whether a module that the readout applies to H_loop had returned this very state during the step."""
     with torch.no_grad():
         with recorded() as reading:
             trace.logits(loop)
         readers = {call.module for call in reading if torch.equal(call.given, trace.states[loop])}
         with recorded() as stepping:
             trace.model.step(trace.states[loop - 1], trace.context, loop)
-    return (call.result for call in stepping if call.module in readers)
+    return any(torch.equal(call.result, trace.states[loop]) for call in stepping if call.module in readers)
 
 
 def _stepped_alone(subject: Subject, trace: Trace, loop: int) -> Tensor:

@@ -30,7 +30,7 @@ from loopverify.checks.traits import known_traits
 from loopverify.errors import InputError, unknown
 from loopverify.looped import Looped
 
-__all__ = ["CHECKS", "check_looped_model", "checks_for", "parametrize_with_checks"]
+__all__ = ["CHECKS", "cases", "check_looped_model", "checks_for", "parametrize_with_checks"]
 
 _THEMES = (
     trajectory,
@@ -128,11 +128,18 @@ def parametrize_with_checks(
     """
     import pytest
 
+    return pytest.mark.parametrize(("model", "check"), cases(models, expected_failures))
+
+
+def cases(models: Sequence[Looped | nn.Module], expected_failures: Mapping[str, str] | None = None) -> list[Any]:
+    """Every model with every check as pytest parameters (model, check). Raises as `parametrize_with_checks`."""
+    import pytest
+
     expected = _reasons(expected_failures)
     looped = [adapt(model) for model in models]
     if not looped:
-        raise InputError("parametrize_with_checks got no models; expected at least one")
-    cases = [
+        raise InputError("no models to check; expected at least one")
+    return [
         pytest.param(
             model,
             check,
@@ -142,7 +149,6 @@ def parametrize_with_checks(
         for name, model in zip(_distinct([model.name for model in looped]), looped, strict=True)
         for check in checks_for(model)
     ]
-    return pytest.mark.parametrize(("model", "check"), cases)
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

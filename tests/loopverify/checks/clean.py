@@ -60,9 +60,7 @@ class CachedTransformer(LoopedTransformer):
             state = state if self.loop_norm is None else self.loop_norm(state)
         return self.readout(state, None, loops, loops), cache
 
-    def attend(
-        self, layer: Any, state: Tensor, rope: tuple[Tensor, Tensor], cache: Cache, slot: Any
-    ) -> Tensor:
+    def attend(self, layer: Any, state: Tensor, rope: tuple[Tensor, Tensor], cache: Cache, slot: Any) -> Tensor:
         B, t, _ = state.shape
         heads, mix = self.config.heads, layer.attention_mix
         qkv = mix.qkv(layer.attention_norm(state)).view(B, t, 3, heads, D // heads)
@@ -125,9 +123,7 @@ class GatedTransformer(CachedTransformer):
         return trace.loops - left.cumsum(-1).clamp_max(1).sum(-1)
 
     def looped(self, name: str | None = None) -> lv.Looped:
-        return replace(
-            super().looped(name), exit_probabilities=self.exit_probabilities, choose_exit=self.choose_exit
-        )
+        return replace(super().looped(name), exit_probabilities=self.exit_probabilities, choose_exit=self.choose_exit)
 
 
 class Family(nn.Module):
@@ -151,13 +147,13 @@ class Family(nn.Module):
     def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
         raise NotImplementedError
 
-    def looped(self) -> lv.Looped:
+    def looped(self, name: str | None = None) -> lv.Looped:
         return lv.Looped(
             embed=self.embed,
             step=self.step,
             readout=self.readout,
             trained_loops=self.trained_loops,
-            name=type(self).__name__.lower(),
+            name=name or type(self).__name__.lower(),
         )
 
 
@@ -215,8 +211,8 @@ class Sandwich(Family):
     def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
         return state + sum(added for _, added in self.branches(state, context, loop))
 
-    def looped(self) -> lv.Looped:
-        return replace(super().looped(), branches=self.branches)
+    def looped(self, name: str | None = None) -> lv.Looped:
+        return replace(super().looped(name), branches=self.branches)
 
 
 class Decay(Family):
@@ -252,8 +248,8 @@ class Injection(Family):
         x = self.norm(state)
         return self.head(self.last_norm(x + self.coda(x)))
 
-    def looped(self) -> lv.Looped:
-        return replace(super().looped(), declares=frozenset({"contextual_readout"}))
+    def looped(self, name: str | None = None) -> lv.Looped:
+        return replace(super().looped(name), declares=frozenset({"contextual_readout"}))
 
 
 class Gru(Family):
@@ -297,9 +293,9 @@ class TokenLocal(Family):
     def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
         return self.embed(tokens)
 
-    def looped(self) -> lv.Looped:
+    def looped(self, name: str | None = None) -> lv.Looped:
         # Of the loop embeddings only those of the loops that are run get a gradient, which one tensor does not show.
-        return replace(super().looped(), embed_masked=self.embed_masked)
+        return replace(super().looped(name), embed_masked=self.embed_masked)
 
 
 class Experts(Family):
@@ -327,7 +323,7 @@ class OffsetGain(Family):
         self.norm = UnitOffsetNorm()
         self.mix = CausalMix()
 
-    def looped(self) -> lv.Looped:
+    def looped(self, name: str | None = None) -> lv.Looped:
         return lv.Looped(
             embed=lambda tokens: (self.embedding(tokens), None),
             step=lambda state, context, loop: state + self.mix(self.norm(state)),
@@ -355,21 +351,25 @@ def _reference(**overrides: Any) -> Callable[[], lv.Looped]:
     return lambda: CachedTransformer(**overrides).looped()
 
 
+def _uncached(**overrides: Any) -> Callable[[], lv.Looped]:
+    return lambda: LoopedTransformer(TransformerConfig(**{**SHAPE, **overrides})).looped()
+
+
 _BUILDERS: Mapping[str, Callable[[], lv.Looped]] = {
     "rmsnorm": _reference(),
-    "raw": _reference(readout="raw"),
-    "layernorm": _reference(readout="layernorm"),
     "final_only": _reference(readout="final_only"),
-    "own_loop_norm": _reference(inter_loop_norm="own"),
-    "shared_loop_norm": _reference(inter_loop_norm="shared"),
-    "tied_head": _reference(tied_head=True),
-    "float64": lambda: CachedTransformer().double().looped(),
+    "shared_loop_norm": lambda: replace(
+        CachedTransformer(inter_loop_norm="shared").looped(), declares=frozenset({"growth_constant"})
+    ),
+    "raw": _uncached(readout="raw"),
+    "layernorm": _uncached(readout="layernorm"),
+    "own_loop_norm": _uncached(inter_loop_norm="own"),
+    "tied_head": _uncached(tied_head=True),
+    "float64": lambda: LoopedTransformer(TransformerConfig(**SHAPE)).double().looped(),
     "exit_gate": lambda: GatedTransformer().looped(),
     **{
         family.__name__.lower(): lambda family=family: family().looped()
-        for family in (
-            PostNorm, DeepNorm, Sandwich, Decay, Injection, Gru, StateSpace, TokenLocal, Experts, OffsetGain
-        )
+        for family in (PostNorm, DeepNorm, Sandwich, Decay, Injection, Gru, StateSpace, TokenLocal, Experts, OffsetGain)
     },
 }
 
