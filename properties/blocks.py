@@ -1,7 +1,7 @@
 """Random residual blocks, many at a time: N independent blocks with weights of their own, run as one batch.
 
 Written out in plain tensor algebra, apart from the reference model and from loopverify's own norms.
-Shapes: N blocks, T tokens, D channels, M hidden channels.
+Shapes: N blocks, T tokens, D channels.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-__all__ = ["GENERATED", "Block", "decoder_blocks", "directions", "generator", "mlp_blocks", "normal"]
+__all__ = ["GENERATED", "Block", "BlockRecipe", "directions", "generator", "normal"]
 
 GENERATED: Counter[str] = Counter()
 """How many random blocks (and readouts) this session has drawn; printed at its end."""
@@ -36,7 +37,7 @@ class Block:
     centered: bool = False
     """Whether the norm is LayerNorm's (which subtracts the mean) or RMSNorm's."""
     weights: tuple[Tensor, ...] = ()
-    """The matrices of an MLP block's branches, for bounds on how steep they are."""
+    """The matrices of all branches, (N, D, D) each, in order."""
 
     def norm(self, H: Tensor) -> Tensor:
         if self.centered:
@@ -77,60 +78,50 @@ def directions(rng: torch.Generator, *shape: int) -> Tensor:
     return u / u.square().mean(-1, keepdim=True).sqrt()
 
 
-def mlp_blocks(
-    seed: int,
-    *,
-    count: int,
-    d: int,
-    sublayers: int = 1,
-    size: float = 1.0,
-    eps: float = 0.0,
-    centered: bool = False,
-    activation: str = "tanh",
-) -> Block:
-    """Blocks of MLP branches x -> W₂ act(W₁ x); `size` is about the rms of one branch's output."""
-    rng, hidden, act = generator(seed), max(2, d), ACTIVATIONS[activation]
-    weights = []
-    branches = []
-    for i in range(sublayers):
-        W1 = normal(rng, count, hidden, d) / d**0.5
-        W2 = normal(rng, count, d, hidden) * size / hidden**0.5
-        weights += [W1, W2]
-        branches.append((f"mlp.{i}", lambda x, W1=W1, W2=W2: act(x @ W1.mT) @ W2.mT))
-    GENERATED["blocks"] += count
-    return Block(branches=tuple(branches), eps=eps, centered=centered, weights=tuple(weights))
+@dataclass(frozen=True, kw_only=True)
+class BlockRecipe:
+    """All that determines a batch of random blocks; what a failing example prints, and what rebuilds it."""
+
+    family: Literal["mlp", "decoder"] = "mlp"
+    """mlp: x -> W₂ act(W₁ x) in every sublayer; decoder: causal attention and SwiGLU in turn, attention first."""
+    seed: int
+    d: int
+    sublayers: int = 1
+    size: float = 1.0
+    """About the rms of one branch's output."""
+    eps: float = 0.0
+    centered: bool = False
+    activation: Literal["tanh", "silu", "gelu"] = "tanh"
+    count: int = 8
+    """N, independent blocks with weights of their own."""
+
+    def build(self) -> Block:
+        rng = generator(self.seed)
+        made = [self._branch(rng, i) for i in range(self.sublayers)]
+        GENERATED["blocks"] += self.count
+        return Block(
+            branches=tuple((name, branch) for name, branch, _ in made),
+            eps=self.eps,
+            centered=self.centered,
+            weights=tuple(W for _, _, weights in made for W in weights),
+        )
+
+    def _branch(self, rng: torch.Generator, i: int) -> tuple[str, Branch, tuple[Tensor, ...]]:
+        def matrix() -> Tensor:
+            return normal(rng, self.count, self.d, self.d) / self.d**0.5
+
+        if self.family == "mlp":
+            W1, W2, act = matrix(), self.size * matrix(), ACTIVATIONS[self.activation]
+            return f"{i}.mlp", lambda x: act(x @ W1.mT) @ W2.mT, (W1, W2)
+        if i % 2 == 0:
+            Q, K, V, out = matrix(), matrix(), matrix(), self.size * matrix()
+            return f"{i}.attention", lambda x: _attend(x @ Q.mT, x @ K.mT, x @ V.mT) @ out.mT, (Q, K, V, out)
+        gate, up, down = matrix(), matrix(), self.size * matrix()
+        silu = ACTIVATIONS["silu"]
+        return f"{i}.swiglu", lambda x: (silu(x @ gate.mT) * (x @ up.mT)) @ down.mT, (gate, up, down)
 
 
-def decoder_blocks(
-    seed: int, *, count: int, d: int, sublayers: int = 2, size: float = 1.0, eps: float = 0.0, centered: bool = False
-) -> Block:
-    """Blocks of causal attention and SwiGLU branches in turn, attention first; `size` as in `mlp_blocks`."""
-    rng = generator(seed)
-    branches = tuple(
-        (f"{i}.swiglu", _swiglu(rng, count, d, size)) if i % 2 else (f"{i}.attention", _attention(rng, count, d, size))
-        for i in range(sublayers)
-    )
-    GENERATED["blocks"] += count
-    return Block(branches=branches, eps=eps, centered=centered)
-
-
-def _attention(rng: torch.Generator, count: int, d: int, size: float) -> Branch:
-    Q, K, V, out = (normal(rng, count, d, d) / d**0.5 for _ in range(4))
-
-    def attention(x: Tensor) -> Tensor:
-        T = x.shape[1]
-        scores = (x @ Q.mT) @ (x @ K.mT).mT / d**0.5
-        future = torch.ones(T, T, dtype=torch.bool).triu(1)
-        return size * (scores.masked_fill(future, -torch.inf).softmax(-1) @ (x @ V.mT)) @ out.mT
-
-    return attention
-
-
-def _swiglu(rng: torch.Generator, count: int, d: int, size: float) -> Branch:
-    gate, up = (normal(rng, count, d, d) / d**0.5 for _ in range(2))
-    down = normal(rng, count, d, d) / d**0.5
-
-    def swiglu(x: Tensor) -> Tensor:
-        return size * (torch.nn.functional.silu(x @ gate.mT) * (x @ up.mT)) @ down.mT
-
-    return swiglu
+def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    T, D = q.shape[-2:]
+    future = torch.ones(T, T, dtype=torch.bool).triu(1)
+    return (q @ k.mT / D**0.5).masked_fill(future, -torch.inf).softmax(-1) @ v

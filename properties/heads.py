@@ -13,7 +13,7 @@ from torch import Tensor
 from loopverify.theory import ClampedL2, DynamicTanh, Head, LayerNorm, Raw, RMSNorm, Tapered, TokenReadout
 from properties.blocks import GENERATED, directions, generator, normal
 
-__all__ = ["READOUTS", "Case", "case", "gradient", "magnitude", "readout"]
+__all__ = ["READOUTS", "Case", "CaseRecipe", "gradient", "magnitude", "readout"]
 
 READOUTS = ("raw", "rmsnorm", "layernorm", "l2", "l2_below", "tanh", "tapered")
 
@@ -49,29 +49,34 @@ def readout(kind: str, rng: torch.Generator, d: int, s: float, eps: float) -> To
     return kinds[kind]
 
 
-def case(
-    seed: int,
-    *,
-    kind: str,
-    d: int,
-    s: float,
-    eps: float,
-    tokens: int = 4,
-    most_words: int = 41,
-    softcap: float | None = None,
-) -> Case:
-    """A random case. The head is scaled so that logits are of order one: the lemma concerns directions, and a softmax
-    that sees differences of 1e6 is one-hot, which leaves nothing to test."""
-    rng = generator(seed)
-    vocab = 2 + seed % (most_words - 1)
-    chosen = readout(kind, rng, d, s, eps)
-    H = s * directions(rng, tokens, d)
-    weight = normal(rng, vocab, d)
-    typical = (chosen(H) @ weight.mT).square().mean().sqrt()
-    weight = 2 * weight / typical.clamp_min(1e-300)
-    targets = torch.randint(vocab, (tokens,), generator=rng)
-    GENERATED["readouts"] += 1
-    return Case(head=Head(readout=chosen, weight=weight, softcap=softcap), H=H, targets=targets)
+@dataclass(frozen=True, kw_only=True)
+class CaseRecipe:
+    """All that determines a random case; what a failing example prints, and what rebuilds it."""
+
+    seed: int
+    kind: str
+    """One of READOUTS."""
+    d: int
+    s: float
+    """rms scale of the states."""
+    eps: float = 0.0
+    softcap: float | None = None
+    tokens: int = 4
+    most_words: int = 41
+
+    def build(self) -> Case:
+        """The head is scaled so that logits are of order one: the lemma concerns directions, and a softmax that sees
+        differences of 1e6 is one-hot, which leaves nothing to test."""
+        rng = generator(self.seed)
+        vocab = 2 + self.seed % (self.most_words - 1)
+        chosen = readout(self.kind, rng, self.d, self.s, self.eps)
+        H = self.s * directions(rng, self.tokens, self.d)
+        weight = normal(rng, vocab, self.d)
+        typical = (chosen(H) @ weight.mT).square().mean().sqrt()
+        weight = 2 * weight / typical.clamp_min(1e-300)
+        targets = torch.randint(vocab, (self.tokens,), generator=rng)
+        GENERATED["readouts"] += 1
+        return Case(head=Head(readout=chosen, weight=weight, softcap=self.softcap), H=H, targets=targets)
 
 
 def gradient(c: Case) -> Tensor:

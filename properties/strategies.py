@@ -2,34 +2,35 @@
 
 Seeds reach generic directions, which lists of floats rarely do; lists of floats reach edges (zeros, ties, cancellation)
 and shrink to a readable example, which seeds never do. Properties that have edges are tested with both.
+
+Blocks and heads are drawn as recipes and built inside the test: a failing example then prints as one line.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from properties.blocks import Block, decoder_blocks, directions, generator, mlp_blocks
-from properties.heads import READOUTS, Case, case
+from properties.blocks import Block, BlockRecipe, directions, generator
+from properties.heads import READOUTS, CaseRecipe
 
 __all__ = [
-    "COUNT",
+    "Situation",
     "blocks",
-    "blocks_with_states",
     "cases",
     "depths",
     "epsilons",
     "scales",
     "seeds",
+    "situations",
     "sizes",
     "small_tokens",
     "softcaps",
     "widths",
 ]
-
-COUNT = 8
-"""Independent blocks in one draw."""
 
 seeds = st.integers(0, 2**32 - 1)
 widths = st.sampled_from([2, 3, 4, 8, 16, 32, 64, 128])
@@ -52,26 +53,46 @@ def blocks(
     eps: st.SearchStrategy[float] = epsilons,
     sublayers: st.SearchStrategy[int] = depths,
     size: st.SearchStrategy[float] = sizes,
-) -> tuple[Block, int]:
-    """A batch of COUNT random blocks of one family, and their width."""
+) -> BlockRecipe:
+    """A batch of random blocks of one family."""
     width = draw(d)
-    common = {"count": COUNT, "d": width, "sublayers": draw(sublayers), "size": draw(size), "eps": draw(eps)}
-    # A LayerNorm of two channels is a sign: it has no slope, and the orders of Lemma 2 are trivial there.
-    centered = draw(st.booleans()) if width > 2 else False
-    if draw(st.booleans()):
-        return decoder_blocks(draw(seeds), centered=centered, **common), width
-    activation = draw(st.sampled_from(["tanh", "silu", "gelu"]))
-    return mlp_blocks(draw(seeds), centered=centered, activation=activation, **common), width
+    return BlockRecipe(
+        family=draw(st.sampled_from(["mlp", "decoder"])),
+        seed=draw(seeds),
+        d=width,
+        sublayers=draw(sublayers),
+        size=draw(size),
+        eps=draw(eps),
+        # A LayerNorm of two channels is a sign: it has no slope, and Lemma 2 is trivial there.
+        centered=width > 2 and draw(st.booleans()),
+        activation=draw(st.sampled_from(["tanh", "silu", "gelu"])),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """Blocks, and states that they meet."""
+
+    block: BlockRecipe
+    seed: int
+    low: float
+    high: float
+    """log10 of the range from which each token's scale is drawn, its own."""
+    tokens: int = 3
+
+    def build(self) -> tuple[Block, Tensor, Tensor]:
+        """The blocks, scales s (N, T) and directions u (N, T, D)."""
+        rng = generator(self.seed)
+        shape = (self.block.count, self.tokens)
+        exponents = self.low + (self.high - self.low) * torch.rand(*shape, generator=rng, dtype=torch.float64)
+        return self.block.build(), 10.0**exponents, directions(rng, *shape, self.block.d)
 
 
 @st.composite
-def blocks_with_states(draw: st.DrawFn, tokens: int = 3) -> tuple[Block, Tensor, Tensor]:
-    """Blocks with states in polar form: scales s (N, T), each token's its own, and directions u (N, T, D)."""
-    block, d = draw(blocks())
-    rng = generator(draw(seeds))
+def situations(draw: st.DrawFn) -> Situation:
+    """Any block, and states of scales 1e-3 .. 1e6."""
     low, high = sorted((draw(st.floats(-3, 6)), draw(st.floats(-3, 6))))
-    s = 10.0 ** (low + (high - low) * torch.rand(COUNT, tokens, generator=rng, dtype=torch.float64))
-    return block, s, directions(rng, COUNT, tokens, d)
+    return Situation(block=draw(blocks()), seed=draw(seeds), low=low, high=high)
 
 
 @st.composite
@@ -88,13 +109,14 @@ def small_tokens(draw: st.DrawFn, count: int = 1, limit: float = 10.0) -> list[T
 @st.composite
 def cases(
     draw: st.DrawFn,
+    *,
     kinds: tuple[str, ...] = READOUTS,
     eps: st.SearchStrategy[float] = epsilons,
     softcap: st.SearchStrategy[float | None] = softcaps,
-) -> Case:
+) -> CaseRecipe:
     """A random readout with head, states and targets."""
-    return case(
-        draw(seeds),
+    return CaseRecipe(
+        seed=draw(seeds),
         kind=draw(st.sampled_from(kinds)),
         d=draw(widths),
         s=draw(scales),

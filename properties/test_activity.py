@@ -3,6 +3,8 @@ what a recurrence does to scale in the long run."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -21,8 +23,8 @@ from loopverify.theory import (
     rounding,
     scale_enclosure,
 )
-from properties.blocks import Block, directions, generator, mlp_blocks
-from properties.strategies import COUNT, blocks, blocks_with_states, scales, seeds, small_tokens
+from properties.blocks import BlockRecipe, directions, generator
+from properties.strategies import Situation, blocks, scales, seeds, situations, small_tokens
 
 
 def rms(x: Tensor) -> Tensor:
@@ -34,7 +36,7 @@ def assert_enclosed(s: Tensor, u: Tensor, b: Tensor, F: Tensor) -> None:
     a, b_perp = radial_turning(u, b)
     y, size = rms(b_perp), rms(b)
     # The bounds hold in real arithmetic. Each rms is known to `rounding`; F was rounded at the size of its parts, which
-    # is more than its own where b cancels su. Measured excess: below half of this.
+    # is more than its own where b cancels su. Measured: rounding uses up to a third of what is allowed.
     slack = rounding(F.dtype, F.shape[-1])
     low, high = scale_enclosure(s, a, y)
     allowed = slack * (s + size)
@@ -52,9 +54,9 @@ def assert_enclosed(s: Tensor, u: Tensor, b: Tensor, F: Tensor) -> None:
     assert (rms(D) <= bounds.total + 2 * allowed).all()
 
 
-@given(blocks_with_states())
-def test_remainders_lie_in_their_enclosures(drawn: tuple[Block, Tensor, Tensor]) -> None:
-    block, s, u = drawn
+@given(situations())
+def test_remainders_lie_in_their_enclosures(situation: Situation) -> None:
+    block, s, u = situation.build()
     H = s[..., None] * u
     assert_enclosed(s, u, torch.stack([out for _, out in block.outputs(H)]).sum(0), block.step(H))
 
@@ -97,18 +99,18 @@ def test_the_enclosures_are_reached(s: float) -> None:
     assert float(rms(D) / bounds.total) >= 0.99
 
 
-@given(blocks_with_states(), st.integers(1, 5))
-def test_the_ledger_of_loops_adds_up(drawn: tuple[Block, Tensor, Tensor], loops: int) -> None:
-    block, s, u = drawn
+@given(situations(), st.integers(1, 5))
+def test_the_ledger_of_loops_adds_up(situation: Situation, loops: int) -> None:
+    block, s, u = situation.build()
     states = [s[..., None] * u]
     for _ in range(loops):
         states.append(block.step(states[-1]))
     assert_adds_up(ledger_of_states(states))
 
 
-@given(blocks_with_states(), st.integers(1, 3))
-def test_the_ledger_of_sublayers_adds_up_to_that_of_loops(drawn: tuple[Block, Tensor, Tensor], loops: int) -> None:
-    block, s, u = drawn
+@given(situations(), st.integers(1, 3))
+def test_the_ledger_of_sublayers_adds_up_to_that_of_loops(situation: Situation, loops: int) -> None:
+    block, s, u = situation.build()
     H = state = s[..., None] * u
     outputs = []
     for _ in range(loops):
@@ -135,40 +137,37 @@ def assert_adds_up(ledger: Ledger) -> None:
     assert (ledger.remainder <= ledger.remainder_bound * (1 + 1e-12) + 1e-15 * float(sizes(ledger))).all()
 
 
-@given(blocks(), seeds, st.floats(0.05, 3))
-def test_carry_names_the_factor_of_a_recurrence(drawn: tuple[Block, int], seed: int, decay: float) -> None:
-    block, d = drawn
-    H = directions(generator(seed), COUNT, 3, d)
+@given(blocks(), seeds, st.floats(0.05, 0.95) | st.floats(1.05, 3))
+def test_carry_names_the_factor_of_a_recurrence(recipe: BlockRecipe, seed: int, decay: float) -> None:
+    block = recipe.build()
+    H = directions(generator(seed), recipe.count, 3, recipe.d)
     residual = carry(block.step, H)
     assert residual.kind == "carried"
-    # c is read off as a slope between α = 1e4 and 1e5, where rms(F) = αs + a + ρ with ρ <= 2 rms(b)²/(αs).
+    # c is a slope between α = 1e4 and 1e5, where rms(F) = α + a + ρ and ρ <= rms(b)²/α: off by 1e-9·rms(b)². Several
+    # branches move each other by their size times their steepness over α, which is another few powers of ten of that.
     update = float(rms(block.limit(H)).max())
-    assert (residual.factors - 1).abs().max() <= 1e-3 * (1 + update) ** 2 / 1e4 + 1e-9
+    assert (residual.factors - 1).abs().max() <= 1e-7 * (1 + update) ** 2
 
     linear = carry(lambda x: decay * x + block.step(x) - x, H)
     assert linear.factor == pytest.approx(decay, rel=0.02, abs=0)
-    assert linear.kind == ("carried" if abs(decay - 1) <= 0.02 else "amplified" if decay > 1 else "damped")
+    assert linear.kind == ("amplified" if decay > 1 else "damped")
     assert carry(lambda x: x + block.step(x), H).kind == "amplified"
     assert carry(lambda x: x + block.step(x), H).factor == pytest.approx(2, rel=0.01, abs=0)
     assert carry(lambda x: block.norm(block.step(x)), H).kind == "removed"
 
 
-@given(blocks(d=st.sampled_from([2, 4, 8, 16]), eps=st.just(0.0)), seeds, scales, st.sampled_from([1e-6, 1e-5]))
-def test_an_epsilon_in_the_norm_costs_what_the_bound_says(
-    drawn: tuple[Block, int], seed: int, scale: float, eps: float
-) -> None:
+@given(seeds, st.sampled_from([2, 4, 8, 16]), scales, st.sampled_from([1e-6, 1e-5]))
+def test_an_epsilon_in_the_norm_costs_what_the_bound_says(seed: int, d: int, scale: float, eps: float) -> None:
     """rms(F_ε(su) − F(su)) <= Lip(B)·ε/(2s²) for one branch W₂ tanh(W₁ x), where Lip(B) <= ||W₂||·||W₁||."""
-    _, d = drawn
-    u = directions(generator(seed), COUNT, 3, d)
-    exact = mlp_blocks(seed, count=COUNT, d=d)
-    practical = mlp_blocks(seed, count=COUNT, d=d, eps=eps)
-    W1, W2 = exact.weights
+    exact = BlockRecipe(seed=seed, d=d)
+    H = scale * directions(generator(seed + 1), exact.count, 3, d)
+    (_, ideal), (_, practical) = (block.outputs(H)[0] for block in (exact.build(), replace(exact, eps=eps).build()))
+    W1, W2 = exact.build().weights
     steepness = (torch.linalg.matrix_norm(W1, 2) * torch.linalg.matrix_norm(W2, 2))[:, None]
-    s = torch.full((COUNT, 3), scale, dtype=torch.float64)
-    moved = rms(practical.outputs(scale * u)[0][1] - exact.outputs(scale * u)[0][1])
+    shift = epsilon_shift(torch.tensor(scale, dtype=torch.float64), eps)
     # Rounding: either output is known to about 1e-14 of the steepness.
-    assert (moved <= steepness * (epsilon_shift(s, eps) + 1e-14)).all()
-    assert (epsilon_shift(s, eps) <= eps / (2 * s.square()) * (1 + 1e-12)).all()
+    assert (rms(practical - ideal) <= steepness * (shift + 1e-14)).all()
+    assert shift <= eps / (2 * scale**2) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("layers", [1, 2])

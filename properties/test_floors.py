@@ -47,8 +47,9 @@ def test_a_blind_readout_stays_at_the_floor(seed: int, d: int, s: float, dtype: 
 def test_a_raw_readout_stands_clear_of_the_floor(seed: int, d: int, s: float, dtype: torch.dtype) -> None:
     """About 1/√d against 2·eps/√d: a hundred times in bfloat16, 1e6 in float32."""
     found = fractions(Raw(), seed, d, min(s, 30.0), dtype)
-    assert found.mean() >= 10 * floor(dtype, d)
-    assert found.mean() >= 0.1 / d**0.5
+    # Logits of a hundred: a token that is predicted with certainty sends no gradient at all, hence no fraction.
+    assert found.nanmean() >= 10 * floor(dtype, d)
+    assert found.nanmean() >= 0.1 / d**0.5
 
 
 @pytest.mark.parametrize(("s", "above"), [(1.0, True), (1e3, False)])

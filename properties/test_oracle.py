@@ -23,9 +23,11 @@ from loopverify.theory import (
     RMSNorm,
     Tapered,
     TokenReadout,
+    carry,
     direction_bounds,
     epsilon_shift,
     fisher_visibility,
+    future_signals,
     ledger_of_branches,
     ledger_of_states,
     oracle,
@@ -37,7 +39,7 @@ from loopverify.theory import (
     split,
 )
 from properties.blocks import directions, generator, normal
-from properties.heads import READOUTS, Case, case, gradient, magnitude
+from properties.heads import READOUTS, Case, CaseRecipe, gradient, magnitude
 from properties.strategies import epsilons, scales, seeds, small_tokens, softcaps
 
 # Relative to the sizes of the terms that a result is summed from: float64 keeps n·1.1e-16 of them, n < 1,000.
@@ -76,10 +78,10 @@ def logits_in_mpmath(c: Case) -> Callable[[Vector], Vector]:
 
 
 @st.composite
-def tiny_cases(draw: st.DrawFn, softcap: st.SearchStrategy[float | None] = softcaps) -> Case:
+def tiny_cases(draw: st.DrawFn, softcap: st.SearchStrategy[float | None] = softcaps) -> CaseRecipe:
     """One token of two to five channels, as many words: enough to be generic, and quick at 50 digits."""
-    return case(
-        draw(seeds),
+    return CaseRecipe(
+        seed=draw(seeds),
         kind=draw(st.sampled_from(READOUTS)),
         d=draw(st.integers(2, 5)),
         s=draw(scales),
@@ -91,7 +93,8 @@ def tiny_cases(draw: st.DrawFn, softcap: st.SearchStrategy[float | None] = softc
 
 
 @given(tiny_cases())
-def test_signals_agree(c: Case) -> None:
+def test_signals_agree(recipe: CaseRecipe) -> None:
+    c = recipe.build()
     H, y = c.H[0].tolist(), int(c.targets)
     logits_of = logits_in_mpmath(c)
     # A logit that is off by δ changes a probability by the share δ: terms count once more for each unit of |z|.
@@ -105,7 +108,8 @@ def test_signals_agree(c: Case) -> None:
 
 
 @given(tiny_cases())
-def test_readouts_and_their_rates_agree(c: Case) -> None:
+def test_readouts_and_their_rates_agree(recipe: CaseRecipe) -> None:
+    c = recipe.build()
     H, read = c.H[0].tolist(), readout_in_mpmath(c.head.readout)
     r = c.head.readout
     largest = float(r(c.H).abs().max())
@@ -120,7 +124,8 @@ def test_readouts_and_their_rates_agree(c: Case) -> None:
 
 
 @given(tiny_cases(), seeds)
-def test_fisher_visibilities_agree(c: Case, seed: int) -> None:
+def test_fisher_visibilities_agree(recipe: CaseRecipe, seed: int) -> None:
+    c = recipe.build()
     v = float(c.H.abs().max()) * normal(generator(seed), 1, c.H.shape[-1])
     with oracle.precision():
         exact = float(oracle.fisher_visibility(logits_in_mpmath(c), c.H[0].tolist(), v[0].tolist()))
@@ -185,7 +190,8 @@ def visibility_in_mpmath(r: TokenReadout, H: Vector) -> Any:
 
 
 @given(tiny_cases(softcap=st.none()))
-def test_the_radial_signal_is_visibility_times_sigma(c: Case) -> None:
+def test_the_radial_signal_is_visibility_times_sigma(recipe: CaseRecipe) -> None:
+    c = recipe.build()
     H, y = c.H[0].tolist(), int(c.targets)
     logits_of, weight = logits_in_mpmath(c), c.head.weight.tolist()
     r = c.head.readout
@@ -205,8 +211,9 @@ def test_the_radial_signal_is_visibility_times_sigma(c: Case) -> None:
 
 
 @given(tiny_cases(softcap=st.none()), seeds)
-def test_fisher_visibility_is_the_curvature_of_the_divergence(c: Case, seed: int) -> None:
+def test_fisher_visibility_is_the_curvature_of_the_divergence(recipe: CaseRecipe, seed: int) -> None:
     """v'Gv against d²/dt² KL(p(H) || p(H + t·v)) at t = 0."""
+    c = recipe.build()
     H, v = oracle.vector(c.H[0].tolist()), normal(generator(seed), c.H.shape[-1]).tolist()
     logits_of = logits_in_mpmath(c)
     v = [x * float(c.H.abs().max()) for x in v]
@@ -299,14 +306,45 @@ def test_the_future_signal_falls_as_one_over_the_scale_in_the_limit(horizon: int
         step, _ = mlp_in_mpmath(7, 3, 1, 0.0)
         weight = normal(generator(8), 4, 3).tolist()
 
-        def future(H: Vector) -> Any:
-            for _ in range(horizon):
-                H = step(H)
+        def loss(H: Vector) -> Any:
             return oracle.cross_entropy(oracle.logits(weight, oracle.rms_norm(H)), 1)
 
         _, u = oracle.split(directions(generator(9), 3).tolist())
-        signals = [oracle.radial_signal(future, [mpf(10) ** k * x for x in u]) for k in (8, 9)]
+        signals = [oracle.future_signal(step, loss, [mpf(10) ** k * x for x in u], horizon) for k in (8, 9)]
         assert float(mp.log10(abs(signals[1] / signals[0]))) == pytest.approx(-1, abs=1e-7)
+
+
+@given(seeds, st.floats(0, 3), st.integers(0, 2))
+def test_carry_ratios_and_future_signals_agree(seed: int, exponent: float, horizon: int) -> None:
+    """One block twice: as tensors, and at 50 digits with the same weights."""
+    rng = generator(seed)
+    W1, W2, readout = normal(rng, 3, 3), normal(rng, 3, 3), normal(rng, 4, 3)
+    H = 10.0**exponent * directions(rng, 3)
+
+    def step(x: Tensor) -> Tensor:
+        return x + torch.tanh(torch.nn.functional.rms_norm(x, (3,), eps=1e-6) @ W1.T) @ W2.T
+
+    def loss(x: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(torch.nn.functional.rms_norm(x, (3,), eps=0.0) @ readout.T, target)
+
+    target = torch.tensor(1)
+    with oracle.precision():
+        exact, _ = mlp_in_mpmath(seed, 3, 1, 1e-6)  # draws W₁ and W₂ first, from the same seed
+        ratios = [float(oracle.carry_ratio(exact, H.tolist(), alpha)) for alpha in (10, 1e3)]
+        signal = float(
+            oracle.future_signal(
+                exact,
+                lambda x: oracle.cross_entropy(oracle.logits(readout.tolist(), oracle.rms_norm(x)), 1),
+                H.tolist(),
+                horizon,
+            )
+        )
+    assert carry(step, H, alphas=(10, 1e3)).ratios.tolist() == pytest.approx(ratios, rel=AGREE, abs=0)
+    # Terms: logits of order |readout|·√3, through two steps that may turn a state of scale one about rather sharply.
+    steep = (1 + float(W1.norm() * W2.norm())) ** horizon
+    assert future_signals(step, loss, H, horizon)[-1].item() == pytest.approx(
+        signal, abs=AGREE * steep * float(readout.abs().sum())
+    )
 
 
 @given(seeds, scales, st.integers(1, 3))

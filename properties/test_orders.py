@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from loopverify.theory import radial_turning
-from properties.blocks import Block, directions, generator
-from properties.strategies import COUNT, blocks, epsilons, seeds
+from properties.blocks import Block, BlockRecipe, directions, generator
+from properties.strategies import blocks, epsilons, seeds
 
 SCALES = np.logspace(2, 6, 9)
 
-# Fits start at s = 1e2, where the next order is still a few percent: rms(b)/s, times the steepness of the later
-# branches. A relative excess e at that one of nine points moves a least-squares slope over four decades by 0.06·e.
-# At s = 1e6 float64 knows the scale to 1e-10, of a remainder of 1e-6, and the direction to 1e-16, of 1e-12.
-SLOPE = 0.05
+# Fits start at s = 1e2, where the next order is still some percent: rms(b)/s, times the steepness of the later
+# branches. A relative excess e at that one of nine points moves a least-squares slope over four decades by 0.06·e:
+# 0.01 allows 15 % (measured: a slope is off by 0.0015 at most). At s = 1e6 float64 knows the scale to 1e-10, of a
+# remainder of 1e-6, and the direction to 1e-16, of 1e-12.
+SLOPE = 0.01
 
 wide = st.sampled_from([8, 16, 32, 64, 128])
 """A LayerNorm of few channels can be so steep (where these nearly agree) that its asymptotics begin beyond 1e2."""
@@ -49,25 +50,25 @@ several = blocks(d=wide, sublayers=st.integers(2, 4), size=st.just(1.0), eps=eps
 
 
 @given(one, seeds)
-def test_orders_of_one_sublayer(drawn: tuple[Block, int], seed: int) -> None:
-    check_orders(*drawn, seed)
+def test_orders_of_one_sublayer(recipe: BlockRecipe, seed: int) -> None:
+    check_orders(recipe, seed)
 
 
 @given(several, seeds)
-def test_orders_of_several_sublayers(drawn: tuple[Block, int], seed: int) -> None:
-    check_orders(*drawn, seed)
+def test_orders_of_several_sublayers(recipe: BlockRecipe, seed: int) -> None:
+    check_orders(recipe, seed)
 
 
-def check_orders(block: Block, d: int, seed: int) -> None:
-    scale, turned = remainders(block, directions(generator(seed), COUNT, 8, d))
+def check_orders(recipe: BlockRecipe, seed: int) -> None:
+    scale, turned = remainders(recipe.build(), directions(generator(seed), recipe.count, 8, recipe.d))
     assert np.abs(slopes(scale) + 1).max() <= SLOPE
     assert np.abs(slopes(turned) + 2).max() <= SLOPE
 
 
 @given(several, seeds)
-def test_the_update_tends_to_the_sum_of_all_branches_at_one_direction(drawn: tuple[Block, int], seed: int) -> None:
+def test_the_update_tends_to_the_sum_of_all_branches_at_one_direction(recipe: BlockRecipe, seed: int) -> None:
     """F(su) − su = Σ_i B_i(Norm(u)) + O(1/s): later branches no longer see what earlier ones did."""
-    block, d = drawn
-    u = directions(generator(seed), COUNT, 8, d)
+    block = recipe.build()
+    u = directions(generator(seed), recipe.count, 8, recipe.d)
     gaps = [rms(torch.stack([out for _, out in block.outputs(s * u)]).sum(0) - block.limit(u)) for s in SCALES]
     assert np.abs(slopes(torch.stack(gaps)) + 1).max() <= SLOPE

@@ -25,6 +25,7 @@ except ImportError as error:
 
 __all__ = [
     "DIGITS",
+    "carry_ratio",
     "clamped_l2",
     "cross_entropy",
     "derivative_along",
@@ -32,6 +33,7 @@ __all__ = [
     "dynamic_tanh",
     "epsilon_shift",
     "fisher_visibility",
+    "future_signal",
     "inner",
     "layer_norm",
     "logits",
@@ -202,6 +204,18 @@ def derivative_along(loss: Loss, H: Vector, v: Vector) -> Number:
 
 
 @_exact
+def future_signal(step: Map, loss: Loss, H: Vector, horizon: int) -> Number:
+    """∂L_{k+t}/∂log s_k at t = horizon: the radial signal of the loss after as many steps."""
+
+    def later(state: Vector) -> Number:
+        for _ in range(horizon):
+            state = step(state)
+        return loss(state)
+
+    return radial_signal(later, H)
+
+
+@_exact
 def sigma(values: Vector, z: Vector, target: int) -> Number:
     """E_p[values] − values_y with p = softmax(z)."""
     return mp.fdot(softmax(z), vector(values)) - mpf(values[target])
@@ -247,6 +261,12 @@ def norm_ledger(states: Sequence[Vector]) -> tuple[Number, list[Number], list[Nu
         radial.append(a)
         remainder.append(rms(after) - s - a)
     return rms(states[-1]) - rms(states[0]), radial, remainder
+
+
+@_exact
+def carry_ratio(step: Map, H: Vector, alpha: Number) -> Number:
+    """rms(F(αH)) / (α rms(H)), which tends to the carry as α grows."""
+    return rms(step([mpf(alpha) * h for h in vector(H)])) / (mpf(alpha) * rms(H))
 
 
 @_exact

@@ -70,6 +70,15 @@ def test_derivatives_to_thirty_digits() -> None:
         assert abs(found - mpf(27) / 16) <= close
 
 
+def test_recurrences_in_closed_form() -> None:
+    """x -> 2x + 1 in one channel: ratio (2α + 1)/α; log x after two steps, log(4x + 3), moves by 4x/(4x + 3)."""
+    with oracle.precision():
+        step = lambda H: [2 * h + 1 for h in H]  # noqa: E731
+        assert oracle.carry_ratio(step, [1], 8) == mpf(17) / 8
+        found = oracle.future_signal(step, lambda H: mp.log(H[0]), [mpf(3)], 2)
+        assert abs(found - mpf(12) / 15) <= mpf("1e-30")
+
+
 def test_the_remainders_of_a_right_triangle() -> None:
     """s = 4, b = 3 across (rms): scale 5, so ρ = 1; radial part 4/5 − 1, turning part 3/5 − 3/4."""
     with oracle.precision():
