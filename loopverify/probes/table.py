@@ -65,9 +65,15 @@ def _loops(audit: Audit) -> Iterator[str]:
 
 def _loop(record: LoopRecord) -> str:
     norms, update = record.norms, record.update
-    sizes = " ".join(f"{x:8.4g}" for x in (norms.mean, norms.p99, norms.max))
-    moves = " ".join(f"{x:8.3g}" for x in (update.a_rad, update.b_perp, update.growth, update.angular_step))
+    sizes = " ".join(_number(x, 4) for x in (norms.mean, norms.p99, norms.max))
+    moves = " ".join(_number(x, 3) for x in (update.a_rad, update.b_perp, update.growth, update.angular_step))
     return f"{record.loop:4d} {sizes} │ {moves} │ {_fraction(record.direct):>12} {_fraction(record.indirect):>12}"
+
+
+def _number(value: float, digits: int) -> str:
+    """In eight columns, with up to `digits` digits."""
+    texts = (f"{value:8.{n}g}" for n in range(digits, 0, -1))
+    return next(text for text in texts if len(text) <= 8 or text.endswith(("inf", "nan")))
 
 
 def _fraction(gradient: RadialGradient) -> str:
@@ -83,7 +89,7 @@ def _exits(audit: Audit) -> Iterator[str]:
             yield "   …"
             continue
         factor = "–" if view.visibility_factor is None else f"{view.visibility_factor:.2g}"
-        answers = " ".join(f"{x:8.2g}" for x in (*(point.response for point in view.sweep), view.drift_response))
+        answers = " ".join(_number(x, 2) for x in (*(point.response for point in view.sweep), view.drift_response))
         yield f"{view.loop:4d} {view.loss:6.3f}   {factor:<8} {answers}   {view.visibility}"
 
 
@@ -96,15 +102,16 @@ def _curves(audit: Audit) -> Iterator[str]:
         )
     shares = ", ".join(f"{name} {share:+.3g}" for name, share in _by_sublayer(audit))
     if shares:
-        yield _cut(f"by part    {shares} (rms, all loops)")
+        yield _cut(f"by part    (rms) {shares}")
     yield f"depth use  CE(1) − CE({audit.facts.loops}) = {audit.depth.gain:+.4f} nats a token"
     yield _cut("overshoot  CE at K/r0 " + "  ".join(f"{point.ratio:.3g}: {point.loss:.3f}" for point in _spread(audit)))
 
 
 def _spread(audit: Audit) -> list[OvershootPoint]:
-    """Five points of the overshoot curve, evenly spread, from the first to the last."""
+    """The overshoot curve at its ends and near K/r0 = 0.5, 1, 1.5 and 2."""
     points = audit.overshoot
-    return [points[i] for i in sorted({round(j * (len(points) - 1) / 4) for j in range(5)})]
+    near = [min(points, key=lambda point: abs(point.ratio - ratio)) for ratio in (0, 0.5, 1, 1.5, 2)]
+    return list(dict.fromkeys([*near, points[-1]]))
 
 
 def _by_sublayer(audit: Audit) -> list[tuple[str, float]]:

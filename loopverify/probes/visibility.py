@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -53,28 +54,41 @@ def signals(
         exits: the exits 1..K of `trace`.
         dtype: of the computation, which sets the rounding floor for the mean.
     """
-    factors = [_growth(state, loop) for loop, state in enumerate(trace.states)]
-    later = direct_gradients(grow(trace, factors), targets, objective)
+    grown, far = (_Grown(trace, targets, objective, drift) for drift in (DRIFT, DRIFT**2))
     found = []
     for term, gradients in now.items():
-        for view, state, factor, g, grown in zip(
-            exits, trace.states[1:], factors[1:], gradients, later[term], strict=True
-        ):
-            if not (g.any() or grown.any()):
+        for view, state, g in zip(exits, trace.states[1:], gradients, strict=True):
+            later = grown.gradient(term, view.loop)
+            if not (g.any() or later.any()):
                 continue
-            defect = _defect(state, g, factor * grown)
-            mean = _nanmean(theory.mean_fraction(g))
+            defect = _defect(state, g, later)
+            mean = float(theory.mean_fraction(g if g.any() else later).nanmean())
             found.append(
                 Signal(
                     term=term,
                     loop=view.loop,
                     scale_defect=defect,
-                    scale=_scale_visibility(defect, _radial(g, state), _radial(factor * grown, state), view),
+                    scale="hidden" if defect < HALF else _seen(state, [g, later], view, far, term),
                     mean_fraction=mean,
                     mean="hidden" if mean <= theory.floor(dtype, state.shape[-1]) else "visible",
                 )
             )
     return tuple(found)
+
+
+class _Grown:
+    """Direct gradients at states that have grown, times the growth: per unit of the states as they are."""
+
+    def __init__(self, trace: Trace, targets: Tensor, objective: ObjectiveLike, drift: float) -> None:
+        self._trace, self._targets, self._objective = trace, targets, objective
+        self._factors = [_growth(state, loop, drift) for loop, state in enumerate(trace.states)]
+
+    def gradient(self, term: str, loop: int) -> Tensor:
+        return self._factors[loop] * self._gradients[term][loop - 1]
+
+    @cached_property
+    def _gradients(self) -> Mapping[str, tuple[Tensor, ...]]:
+        return direct_gradients(grow(self._trace, self._factors), self._targets, self._objective)
 
 
 def overall(parts: Sequence[Visibility]) -> Visibility:
@@ -93,11 +107,11 @@ def grow(trace: Trace, factors: Sequence[Tensor]) -> Trace:
     return Trace(trace.model, trace.tokens, states, trace.context, trace.grad)
 
 
-def _growth(state: Tensor, loop: int) -> Tensor:
-    """Factors (B, T, 1), `DRIFT` or a quarter of it by turns: a term that compares tokens or loops must notice, too."""
+def _growth(state: Tensor, loop: int, drift: float) -> Tensor:
+    """Factors (B, T, 1), `drift` or a quarter of it by turns: a term that compares tokens or loops must notice, too."""
     B, T, _ = state.shape
     place = torch.arange(B, device=state.device)[:, None] + torch.arange(T, device=state.device) + loop
-    return torch.where(place % 2 == 0, DRIFT, DRIFT / 4).to(state.dtype)[..., None]
+    return torch.where(place % 2 == 0, drift, drift / 4).to(state.dtype)[..., None]
 
 
 def _defect(state: Tensor, now: Tensor, grown: Tensor) -> float:
@@ -111,18 +125,17 @@ def _defect(state: Tensor, now: Tensor, grown: Tensor) -> float:
     return moved / size if size > 0 and math.isfinite(moved) else math.inf
 
 
+def _seen(state: Tensor, gradients: list[Tensor], view: Exit, far: _Grown, term: str) -> Visibility:
+    """How a term that notices growth will go on: a penalty sees scale at any size, an exit as its readout does.
+
+    The signal of a raw exit may fade, too, when the softmax is sure; it is visible all the same.
+    """
+    if view.visibility == "visible":
+        return "visible"
+    before = max(_radial(g, state) for g in gradients)
+    after = _radial(far.gradient(term, view.loop), state)
+    return view.visibility if after < HALF * before else "visible"
+
+
 def _radial(gradient: Tensor, state: Tensor) -> float:
     return float(theory.radial_signal(gradient, state).abs().sum())
-
-
-def _scale_visibility(defect: float, radial_now: float, radial_grown: float, view: Exit) -> Visibility:
-    if defect < HALF:
-        return "hidden"
-    if radial_grown >= HALF * radial_now:
-        return "visible"
-    # The signal fades with growth: because the softmax is sure of itself, or because the readout saturates?
-    return view.visibility
-
-
-def _nanmean(values: Tensor) -> float:
-    return float(values.nanmean())

@@ -7,7 +7,7 @@ import torch
 
 from loopverify import Trace, models, unroll
 from loopverify.errors import InputError
-from loopverify.probes.depth import exit_losses
+from loopverify.probes.depth import depth_use, exit_losses, overshoot, shorter
 
 
 def _trace_and_targets() -> tuple[Trace, torch.Tensor]:
@@ -42,3 +42,32 @@ def test_exit_losses_refuse_targets_of_another_shape() -> None:
     trace, targets = _trace_and_targets()
     with pytest.raises(InputError, match=r"targets are torch.int64 \(2, 4\); expected int64 \(2, 5\)"):
         exit_losses(trace, targets[:, :4])
+
+
+def test_depth_use_is_the_gain_from_the_first_to_the_last_exit() -> None:
+    trace, targets = _trace_and_targets()
+    use = depth_use(trace, targets)
+    assert use.losses == tuple(exit_losses(trace, targets))
+    assert use.gain == use.losses[0] - use.losses[2]
+
+
+def test_overshoot_runs_are_runs_of_their_own() -> None:
+    # final_only normalizes the last exit of a run: a run of 2 loops differs from exit 2 of a longer run.
+    config = models.TransformerConfig(vocab_size=11, d_model=8, heads=2, d_ff=16, readout="final_only", trained_loops=2)
+    model = models.LoopedTransformer(config).looped()
+    tokens, targets = torch.randint(11, (2, 5)), torch.randint(11, (2, 5))
+    points = overshoot(unroll(model, tokens, loops=4), targets)
+    assert [(point.loops, point.ratio) for point in points] == [(1, 0.5), (2, 1.0), (3, 1.5), (4, 2.0)]
+    for point in points:
+        alone = exit_losses(unroll(model, tokens, loops=point.loops), targets)
+        assert point.loss == pytest.approx(alone[-1], rel=1e-6)
+    within = exit_losses(unroll(model, tokens, loops=4), targets)
+    assert abs(points[1].loss - within[1]) > 1e-4
+
+
+def test_a_shorter_run_is_the_beginning_of_a_longer_one() -> None:
+    trace, _ = _trace_and_targets()
+    assert shorter(trace, 2).loops == 2
+    assert all(a is b for a, b in zip(shorter(trace, 2).states, trace.states, strict=False))
+    with pytest.raises(InputError, match=r"a run of 4 loops from a trace of 3; expected 1\.\.3"):
+        shorter(trace, 4)

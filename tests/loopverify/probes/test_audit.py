@@ -1,0 +1,431 @@
+"""The audit as a whole: verdicts at initialization, at the norms of a trained model and after training; cost; form."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+import loopverify as lv
+from loopverify.errors import InputError
+from loopverify.objectives import Terms, named
+from tests.loopverify.probes import closed_form
+from tests.loopverify.probes.closed_form import looped, radial_step, raw, rms, rmsnorm
+
+V = 32
+GENERATOR = torch.Generator().manual_seed(11)
+TOKENS = torch.randint(V, (4, 12), generator=GENERATOR)
+TARGETS = torch.randint(V, (4, 12), generator=GENERATOR)
+
+
+def reference(readout: str, drift: float = 1.0, **settings: object) -> lv.Looped:
+    """The paper's model, its residual branches scaled so that norms are those of a run of training, `drift` times."""
+    torch.manual_seed(0)
+    config = lv.models.TransformerConfig(vocab_size=V, d_model=32, d_ff=64, readout=readout, **settings)
+    module = lv.models.LoopedTransformer(config)
+    with torch.no_grad():
+        for layer in module.layers:
+            layer.attention_mix.out.weight *= drift
+            layer.mlp_mix.down.weight *= drift
+    return module.looped()
+
+
+EXPECTED = [
+    ("rmsnorm", "terminal", "blind_spot", ["scale"]),
+    ("rmsnorm", "per_loop", "blind_spot", ["scale"]),
+    ("layernorm", "terminal", "blind_spot", ["scale", "mean"]),
+    ("layernorm", "per_loop", "blind_spot", ["scale", "mean"]),
+    ("raw", "terminal", "controlled", []),
+    ("raw", "per_loop", "controlled", []),
+    ("final_only", "per_loop", "controlled", []),
+    ("final_only", "terminal", "blind_spot", ["scale"]),  # the one exit that is supervised is normalized
+    ("rmsnorm", "per_loop+penalty", "controlled", []),
+    ("rmsnorm", "terminal+penalty", "controlled", []),
+    ("layernorm", "per_loop+penalty", "controlled", []),
+]
+
+
+@pytest.mark.parametrize("drift", [1.0, 100.0, 10_000.0], ids=["init", "norm 30", "norm 3000"])
+@pytest.mark.parametrize(("readout", "objective", "verdict", "blind"), EXPECTED)
+def test_the_paper_s_ablations(readout: str, objective: str, verdict: str, blind: list[str], drift: float) -> None:
+    audit = lv.audit(reference(readout, drift), TOKENS, TARGETS, objective=named(objective))
+    assert audit.verdict == verdict
+    assert audit.blind == blind
+    assert audit.scale.carry == "carried"
+    assert audit.scale.factor == pytest.approx(1.0, abs=1e-4)
+    assert audit.scale.visibility == ("hidden" if verdict == "blind_spot" else "visible")
+    # Not a close call: a norm's epsilon leaves under a hundredth of the threshold, whatever sees scale passes it.
+    assert all(s.scale_defect < 0.005 or s.scale_defect >= 1 for s in audit.signals)
+
+
+@pytest.mark.parametrize("readout", ["rmsnorm", "raw", "layernorm", "final_only"])
+@pytest.mark.parametrize("precision", ["bfloat16", "autocast"])
+def test_the_verdict_is_the_same_in_half_precision(readout: str, precision: str) -> None:
+    model = reference(readout)
+    expected = lv.audit(model, TOKENS, TARGETS)
+    if precision == "bfloat16":
+        model.module.bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "autocast"):
+        audit = lv.audit(model, TOKENS, TARGETS)
+    assert (audit.verdict, audit.blind) == (expected.verdict, expected.blind)
+    assert audit.facts.working_dtype == "bfloat16"
+    assert audit.per_loop[0].direct.floor > 1e4 * expected.per_loop[0].direct.floor
+
+
+@pytest.mark.parametrize("norm", ["own", "shared"])
+def test_a_norm_at_the_loop_boundary_removes_scale(norm: str) -> None:
+    audit = lv.audit(reference("rmsnorm", inter_loop_norm=norm), TOKENS, TARGETS)
+    assert (audit.verdict, audit.blind, audit.scale.carry, audit.scale.factor) == ("removed", [], "removed", 0.0)
+    assert audit.growth.law == "constant"
+    assert all(record.sublayers is None for record in audit.per_loop)
+
+
+def turning(state: Tensor) -> Tensor:
+    weight = torch.randn(closed_form.D, closed_form.D, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    return torch.tanh((state / rms(state)) @ weight.T)
+
+
+RECURRENCES = {
+    "post-norm block": (lambda H: F.rms_norm(H + turning(H), (closed_form.D,), eps=1e-6), "removed", "removed", []),
+    "linear state with decay": (lambda H: 0.8 * H + turning(H), "damped", "damped", []),
+    "residual added again": (lambda H: 2 * H + turning(H), "blind_spot", "amplified", ["scale"]),
+    "pre-norm residual": (lambda H: H + turning(H), "blind_spot", "carried", ["scale"]),
+    "norm inside the branch only": (
+        lambda H: H + F.rms_norm(turning(H), (8,), eps=1e-6),
+        "blind_spot",
+        "carried",
+        ["scale"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECURRENCES)
+@pytest.mark.parametrize("start", [0.02, 500.0])
+def test_recurrences(name: str, start: float) -> None:
+    step, verdict, carry, blind = RECURRENCES[name]
+    readout = lambda H: rmsnorm(H, 1e-6)  # noqa: E731
+    audit = lv.audit(looped(step, readout, start=start), closed_form.TOKENS, closed_form.TARGETS)
+    assert (audit.verdict, audit.scale.carry, audit.blind) == (verdict, carry, blind)
+
+
+def test_a_residual_added_again_doubles_at_step_0() -> None:
+    # Seen in a real project: 0.28 -> 35.7 over 8 loops, at initialization, hidden by the readout's norm.
+    audit = lv.audit(looped(radial_step(2.0, 0.001), start=0.28), closed_form.TOKENS, closed_form.TARGETS, loops=7)
+    assert audit.scale.factor == pytest.approx(2.0, rel=1e-3)
+    assert audit.growth.law == "exponential"
+    assert audit.per_loop[-1].rms.mean == pytest.approx(0.28 * 2**7, rel=0.01)
+    assert "added twice" in audit.advice[0]
+
+
+def test_a_raw_exit_among_normalized_ones_controls_the_scale() -> None:
+    model = looped(radial_step(1.0, 0.3))
+    mixed = dataclasses.replace(
+        model, readout=lambda H, context, loop, loops: raw(H) if loop == 2 else rmsnorm(H, 1e-6)
+    )
+    audit = lv.audit(mixed, closed_form.TOKENS, closed_form.TARGETS)
+    assert audit.verdict == "controlled"
+    assert [view.visibility for view in audit.exits] == ["hidden", "visible", "hidden", "hidden"]
+    terminal = lv.audit(mixed, closed_form.TOKENS, closed_form.TARGETS, objective=named("terminal"))
+    assert terminal.verdict == "blind_spot"
+
+
+def test_a_penalty_without_gradient_is_not_felt() -> None:
+    def logged_only(trace: lv.Trace, targets: Tensor) -> Terms:
+        parts = named("per_loop+penalty", penalty=10.0)(trace, targets).parts
+        return Terms({"per_loop": parts["per_loop"], "penalty": parts["penalty"].detach()})
+
+    audit = lv.audit(reference("rmsnorm"), TOKENS, TARGETS, objective=logged_only)
+    assert audit.verdict == "blind_spot"
+    assert audit.facts.objective == "logged_only"
+
+
+def train(readout: str, objective: str) -> lv.Looped:
+    """A hundred steps on a repetitive text: long enough to leave initialization, not to drift."""
+    torch.manual_seed(0)
+    config = lv.models.TransformerConfig(vocab_size=V, d_model=32, d_ff=64, layers=1, readout=readout, trained_loops=3)
+    module = lv.models.LoopedTransformer(config)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    text = torch.arange(600) * torch.arange(600) % V
+    for step in range(100):
+        batch = torch.stack([text[i : i + 13] for i in range(step, step + 64, 8)])
+        loss = named(objective)(lv.unroll(module.looped(), batch[:, :-1], grad=True), batch[:, 1:].contiguous()).total
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return module.looped()
+
+
+@pytest.mark.parametrize(
+    ("readout", "objective", "verdict"),
+    [
+        ("rmsnorm", "per_loop", "blind_spot"),
+        ("rmsnorm", "terminal", "blind_spot"),
+        ("raw", "per_loop", "controlled"),
+        ("raw", "terminal", "controlled"),
+        ("final_only", "per_loop", "controlled"),
+        ("rmsnorm", "per_loop+penalty", "controlled"),
+    ],
+)
+def test_the_verdict_holds_after_training(readout: str, objective: str, verdict: str) -> None:
+    text = torch.arange(600) * torch.arange(600) % V
+    batch = torch.stack([text[i : i + 13] for i in range(0, 64, 8)])
+    audit = lv.audit(train(readout, objective), batch[:, :-1], batch[:, 1:].contiguous(), objective=named(objective))
+    assert audit.verdict == verdict
+    assert audit.exits[-1].loss < math.log(V) / 2  # it has learned
+
+
+def test_per_loop_records_are_the_probes_measurements() -> None:
+    model = reference("rmsnorm", 100.0)
+    model.module.double()
+    audit = lv.audit(model, TOKENS, TARGETS)
+    trace = lv.unroll(model, TOKENS, grad=True)
+    total = torch.autograd.grad(named("per_loop")(trace, TARGETS).total, trace.states[1:])
+    assert [record.loop for record in audit.per_loop] == [1, 2, 3, 4]
+    for record, before, after, g in zip(audit.per_loop, trace.states, trace.states[1:], total, strict=False):
+        u, b = (before / rms(before)).detach(), (after - before).detach()
+        a = (u * b).mean(-1, keepdim=True)
+        assert record.norms.mean == pytest.approx(float(after.detach().norm(dim=-1).mean()))
+        assert record.rms.median == pytest.approx(record.norms.median / math.sqrt(32))
+        assert record.a_rad == pytest.approx(float(a.mean()))
+        assert record.b_perp == pytest.approx(float(rms(b - a * u).mean()))
+        assert record.update.b_rms == pytest.approx(float(rms(b).mean()))
+        assert sum(record.sublayers.values()) == pytest.approx(record.update.growth, rel=1e-6)
+        signal = record.direct.signal + record.indirect.signal
+        assert signal == pytest.approx(float((g * after.detach()).sum()), rel=1e-6, abs=1e-12)
+    assert audit.per_loop[-1].indirect.reading == "no gradient"
+    assert [view.loop for view in audit.exits] == [1, 2, 3, 4]
+    assert audit.depth.losses == tuple(view.loss for view in audit.exits)
+
+
+def test_closed_form_of_a_radial_push() -> None:
+    # F(su) = (s + 0.3)u from s = 0.5: everything about it is known.
+    model = looped(radial_step(1.0, 0.3), start=0.5)
+    audit = lv.audit(model, closed_form.TOKENS, closed_form.TARGETS, loops=3)
+    assert [record.a_rad for record in audit.per_loop] == pytest.approx([0.3] * 3)
+    assert [record.rms.mean for record in audit.per_loop] == pytest.approx([0.8, 1.1, 1.4])
+    assert [record.update.angular_step for record in audit.per_loop] == pytest.approx([0.0] * 3, abs=1e-7)
+    assert (audit.growth.law, audit.growth.coefficients) == ("linear", pytest.approx((0.5, 0.3)))
+    assert audit.growth.loops == 16  # four times the trained four
+    assert audit.depth.gain == pytest.approx(0, abs=1e-12)  # the direction never moves
+    assert [point.ratio for point in audit.overshoot] == [k / 4 for k in range(1, 9)]
+    assert audit.per_loop[0].direct.reading == "at the floor"
+    assert audit.scale.visibility == "hidden"
+
+
+def test_untrained_loop_counts_and_r0_of_one() -> None:
+    audit = lv.audit(looped(radial_step(1.0, 0.1), trained_loops=1), closed_form.TOKENS, closed_form.TARGETS, loops=5)
+    assert len(audit.per_loop) == 5
+    assert audit.growth.loops == 8
+    assert audit.overshoot[-1].ratio == 5.0
+
+
+# What an audit costs.
+
+
+class Meter:
+    """Counts step and readout calls, forward and backward."""
+
+    def __init__(self, model: lv.Looped) -> None:
+        self.count = {"step": 0, "readout": 0, "step backward": 0, "readout backward": 0, "branches": 0}
+
+        def watch(name: str, part: object) -> object:
+            def call(state: Tensor, *rest: object) -> Tensor:
+                self.count[name] += 1
+                out = part(state, *rest)
+                if name != "branches" and out.requires_grad:
+                    out.register_hook(
+                        lambda g: self.count.update({f"{name} backward": self.count[f"{name} backward"] + 1})
+                    )
+                return out
+
+            return call
+
+        parts = {name: watch(name, getattr(model, name)) for name in ("step", "readout", "branches")}
+        self.model = dataclasses.replace(model, **parts)
+
+
+@pytest.mark.parametrize("objective", ["per_loop", "terminal", "per_loop+penalty"])
+def test_an_audit_calls_the_model_less_often_than_six_training_steps(objective: str) -> None:
+    meter = Meter(reference("rmsnorm"))
+    lv.audit(meter.model, TOKENS, TARGETS, objective=named(objective))
+    counts = meter.count
+    # One run of 16 loops, 3 of them again with a backward pass, 2 + 2 for the carries of each loop.
+    assert counts["step"] == 16 + 3 + 4 * (2 + 2)
+    assert counts["step backward"] == 3
+    assert counts["branches"] == 4
+    steps = counts["step"] + counts["branches"] + counts["step backward"]
+    assert steps <= 6 * 4 * 3  # a training step: each loop forward, and backward to its input and to its weights
+    assert counts["readout"] + counts["readout backward"] <= 6 * 4 * 3
+
+
+class Multiplications(TorchDispatchMode):
+    """Adds up the floating-point operations of matrix products, forward and backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+
+    def __torch_dispatch__(self, func: object, types: object, args: tuple = (), kwargs: dict | None = None) -> object:
+        out = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        self.flops += count(*args, **(kwargs or {}), out_val=out) if count else 0
+        return out
+
+
+@pytest.mark.parametrize("objective", ["per_loop", "terminal"])
+def test_an_audit_multiplies_less_than_six_training_steps(objective: str) -> None:
+    # The 44M shape (d = 512, 8 layers, 8 heads, 256 tokens, 20,000 words, K = 4) with every width an eighth.
+    config = lv.models.TransformerConfig(vocab_size=2500, d_model=64, layers=8, heads=1, d_ff=256)
+    module = lv.models.LoopedTransformer(config)
+    tokens, targets = torch.randint(2500, (1, 32)), torch.randint(2500, (1, 32))
+    with Multiplications() as training:
+        trace = lv.unroll(module.looped(), tokens, grad=True)
+        named(objective)(trace, targets).total.backward()
+    with Multiplications() as auditing:
+        lv.audit(module.looped(), tokens, targets, objective=named(objective))
+    assert 0 < auditing.flops <= 6 * training.flops
+
+
+# What it says.
+
+
+def test_to_dict_is_plain_json_with_the_conclusions() -> None:
+    audit = lv.audit(reference("rmsnorm"), TOKENS, TARGETS, objective=named("per_loop+penalty"))
+    text = json.dumps(audit.to_dict(), allow_nan=False)
+    read = json.loads(text)
+    assert read == audit.to_dict()
+    assert (read["verdict"], read["blind"], read["scale"]["visibility"]) == ("controlled", [], "visible")
+    assert read["scale"]["seen_by"] == ["penalty"]
+    assert read["per_loop"][0]["direct"]["reading"].startswith("above it by ×")
+    assert read["per_loop"][0]["norms"]["unit"] == "l2"
+    assert read["facts"]["versions"]["torch"] == torch.__version__
+    assert {"batch": 4, "tokens": 12, "channels": 32, "loops": 4, "seed": 0}.items() <= read["facts"].items()
+
+
+def test_numbers_that_json_has_no_word_for_are_spelled_out() -> None:
+    audit = lv.audit(reference("rmsnorm"), TOKENS, TARGETS)
+    endless = dataclasses.replace(audit.signals[0], scale_defect=math.inf)
+    plain = dataclasses.replace(audit, signals=(endless,)).to_dict()
+    assert plain["signals"][0]["scale_defect"] == "inf"
+
+
+@pytest.mark.parametrize("trained_loops", [1, 4, 32])
+@pytest.mark.parametrize("readout", ["layernorm", "raw"])
+def test_the_text_fits_one_screen(readout: str, trained_loops: int) -> None:
+    audit = lv.audit(reference(readout, 1e4, trained_loops=trained_loops, layers=4), TOKENS, TARGETS)
+    lines = str(audit).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert len(lines) <= 48
+    assert ("BLIND SPOT" if readout == "layernorm" else "CONTROLLED") in lines[0]
+    assert sum("← blind spot" in line for line in lines) == (2 if readout == "layernorm" else 0)
+
+
+def test_the_advice_fits_the_verdict() -> None:
+    def advice(model: lv.Looped, objective: str = "per_loop") -> str:
+        return " ".join(lv.audit(model, TOKENS, TARGETS, objective=named(objective)).advice)
+
+    assert "norm penalty" in advice(reference("rmsnorm"))
+    assert "second blind direction" in advice(reference("layernorm"))
+    assert advice(reference("raw")).startswith("Keep 'per_loop'")
+    assert advice(reference("rmsnorm"), "per_loop+penalty").startswith("Keep 'penalty'")
+    assert "removes scale" in advice(reference("rmsnorm", inter_loop_norm="own"))
+    damped = lv.audit(looped(radial_step(0.8, 0.6)), closed_form.TOKENS, closed_form.TARGETS)
+    assert "settles near a/(1 − c) = 5 updates" in damped.advice[0]
+
+
+def test_a_saturating_readout_is_controlled_with_a_warning() -> None:
+    head = lv.theory.readouts.Head(readout=lv.theory.readouts.DynamicTanh(alpha=0.5), weight=closed_form.HEAD)
+    audit = lv.audit(looped(radial_step(1.0, 0.001), head, start=0.02), closed_form.TOKENS, closed_form.TARGETS)
+    assert (audit.scale.visibility, audit.verdict) == ("saturating", "controlled")
+    assert "opens with drift" in audit.advice[0]
+
+
+# What it refuses, and what it makes do with.
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": torch.nn.Linear(2, 2)}, "audit got a Linear; expected a loopverify.Looped"),
+        ({"tokens": TOKENS.float(), "targets": TARGETS}, "tokens are torch.float32"),
+        ({"tokens": TOKENS + 1000}, r"tokens span .*; expected 0..31"),
+        (
+            {"targets": TARGETS[:, :5]},
+            r"targets are torch.int64 \(4, 5\); expected int64 of the tokens' shape, \(4, 12\)",
+        ),
+        ({"targets": TARGETS.float()}, "targets are torch.float32"),
+        ({"targets": [1, 2]}, "targets are list"),
+        ({"targets": TARGETS + 1000}, "targets contain 10[0-9][0-9]; expected 0..31 for 32 logits"),
+        ({"targets": torch.full_like(TARGETS, -100)}, "sends no gradient to any state"),
+        ({"loops": 0}, "loops is 0; expected an integer >= 1"),
+        ({"loops": True}, "loops is True"),
+        ({"objective": lambda trace, targets: 3.0}, "the objective returned a float"),
+        ({"objective": lambda trace, targets: Terms({"x": torch.ones(())})}, "sends no gradient to any state H_1..H_4"),
+    ],
+)
+def test_refusals(change: dict[str, object], message: str) -> None:
+    arguments = {"model": reference("rmsnorm"), "tokens": TOKENS, "targets": TARGETS, **change}
+    with pytest.raises(InputError, match=message):
+        lv.audit(**arguments)
+
+
+@pytest.mark.parametrize(("broken", "told"), [(0, "Look at the embedding"), (3, "Look at loop 3 of the step")])
+def test_states_that_are_not_finite_are_named(broken: int, told: str) -> None:
+    model = reference("rmsnorm")
+
+    def spoil(state: Tensor, loop: int) -> Tensor:
+        return torch.full_like(state, math.nan) if loop == broken else state
+
+    def embed(tokens: Tensor) -> tuple[Tensor, object]:
+        state, context = model.embed(tokens)
+        return spoil(state, 0), context
+
+    step = lambda H, context, loop: spoil(model.step(H, context, loop), loop)  # noqa: E731
+    with pytest.raises(InputError, match=rf"H_{broken} is not finite \(1536 of 1536 values\).*{told}"):
+        lv.audit(dataclasses.replace(model, embed=embed, step=step), TOKENS, TARGETS)
+
+
+def test_float16_states_are_refused() -> None:
+    with pytest.raises(InputError, match="states are float16"):
+        lv.audit(looped(radial_step(1.0, 0.1), dtype=torch.float16), closed_form.TOKENS, closed_form.TARGETS)
+
+
+def test_a_model_that_knows_no_more_loops_is_audited_over_those_it_has() -> None:
+    pushes = [0.1, 0.2, 0.3, 0.4]
+    model = looped(radial_step(1.0, 0.0))
+    model = dataclasses.replace(model, step=lambda H, context, loop: H + pushes[loop - 1] * H / rms(H))
+    audit = lv.audit(model, closed_form.TOKENS, closed_form.TARGETS)
+    assert audit.notes[0].startswith("runs of 4 loops only, not 16: IndexError")
+    assert audit.growth.loops == 4
+    assert len(audit.overshoot) == 4
+    assert "Note: runs of 4 loops only" in str(audit)
+
+
+def test_states_that_overflow_beyond_the_audited_loops_are_left_out() -> None:
+    model = looped(lambda H: 1e4 * H, lambda H: rmsnorm(H / H.abs().amax()), dtype=torch.float32)
+    audit = lv.audit(model, closed_form.TOKENS, closed_form.TARGETS)
+    assert "H_10 is not finite: what follows is left out of growth and overshoot" in audit.notes
+    assert audit.growth.loops == 9
+
+
+def test_branches_that_do_not_add_up_are_noted() -> None:
+    model = reference("rmsnorm")
+    wrong = lambda H, context, loop: [(name, 2 * b) for name, b in model.branches(H, context, loop)]  # noqa: E731
+    audit = lv.audit(dataclasses.replace(model, branches=wrong), TOKENS, TARGETS)
+    assert audit.per_loop[0].sublayers is None
+    assert "growth is not attributed to sublayers: the branches of loop 1 miss the state" in audit.notes[0]
+
+
+def test_a_zero_initial_state_has_no_first_carry() -> None:
+    model = looped(lambda H: H + 1.0, start=0.0)
+    audit = lv.audit(model, closed_form.TOKENS, closed_form.TARGETS)
+    assert audit.per_loop[0].carry is None
+    assert audit.per_loop[1].carry.kind == "carried"
+    assert "carry of loop 1 is not measured: every token of H" in audit.notes[0]
