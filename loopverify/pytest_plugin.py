@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
-__all__ = ["pytest_addoption", "pytest_generate_tests"]
+from loopverify.regression.files import Collected
+
+if TYPE_CHECKING:
+    from loopverify.regression.guard import LoopedRegression
+
+_COLLECTED = pytest.StashKey[Collected]()
+_SENT = "loopverify_collected"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("loopverify", "verification of looped models").addoption(
+    group = parser.getgroup("loopverify", "verification of looped models")
+    group.addoption(
+        "--looped-regen",
+        action="store_true",
+        help="write the stored traces of looped_regression anew; the tests that do so still fail",
+    )
+    group.addoption(
         "--looped-model",
         metavar="PKG.MOD:FACTORY",
         action="append",
@@ -39,3 +54,61 @@ def _cases(references: list[str], config: pytest.Config) -> list[object]:
         return cases([load_model(reference, config.invocation_params.dir) for reference in references])
     except InputError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+@pytest.fixture
+def looped_regression(request: pytest.FixtureRequest) -> LoopedRegression:
+    """Guards a looped model by a trace stored beside the test: looped_regression.check(model, tokens, loops=4)."""
+    from loopverify.regression.guard import LoopedRegression
+
+    return LoopedRegression(
+        request.path,
+        _test_name(request.node),
+        regenerate=request.config.getoption("--looped-regen"),
+        command=f"pytest {shlex.quote(request.node.nodeid)}",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_COLLECTED] = Collected()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.config.stash[_COLLECTED].add(item.path, _test_name(item))
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.config.stash[_COLLECTED].leave_out(item.path)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    for argument in session.config.args:
+        path, selected, _ = argument.partition("::")
+        if selected:
+            session.config.stash[_COLLECTED].leave_out(session.config.invocation_params.dir / path)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # a process of pytest-xdist
+        session.config.workeroutput[_SENT] = session.config.stash[_COLLECTED].to_plain()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    sent = getattr(node, "workeroutput", {}).get(_SENT)
+    if sent is not None:
+        node.config.stash[_COLLECTED].merge(Collected(**sent))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("lf", False):  # which leaves tests out without telling
+        return
+    for path in config.stash[_COLLECTED].stale():
+        terminalreporter.write_line(f"stale: {path} is the stored trace of a test that no longer exists; delete it")
+
+
+def _test_name(item: pytest.Item) -> str:
+    """The test within its module: 'TestA::test_b[c]'. A node id may carry a group of pytest-xdist besides."""
+    outer = (pytest.Session, pytest.Directory, pytest.File)
+    return "::".join(node.name for node in item.listchain() if not isinstance(node, outer))

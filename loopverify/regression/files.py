@@ -1,0 +1,102 @@
+"""Where stored traces lie, and which of them no test claims any longer. Imported at pytest's start: no torch here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from loopverify.errors import InputError
+
+__all__ = ["SUFFIX", "Collected", "stored_path", "write_whole"]
+
+SUFFIX = ".looped.json"
+_LONGEST = 120
+"""Characters of a test's name that a file name keeps; many file systems end at 255 bytes."""
+
+
+def stored_path(module: Path, test: str, name: str = "") -> Path:
+    """The file of one trace: `<module without .py>/<test>[.<name>].looped.json`.
+
+    Args:
+        module: the test module.
+        test: the test's name within it, with class and parameters, as in 'TestA::test_b[c]'.
+        name: which of several traces of one test.
+
+    Raises:
+        InputError: a name that is not of letters, digits, '_' and '-'.
+    """
+    if name and re.search(r"[^A-Za-z0-9_-]", name):
+        raise InputError(f"the name of a stored trace is {name!r}; expected letters, digits, '_' and '-' only")
+    return module.with_suffix("") / f"{_stem(test)}{'.' if name else ''}{name}{SUFFIX}"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that no reader, and no other process writing it, ever sees half of.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write the stored trace {path}: {error.strerror or error}") from error
+
+
+class Collected:
+    """The tests of each module that a session found, and the modules of which it left some out."""
+
+    def __init__(self, modules: Iterable[tuple[str, Iterable[str]]] = (), partial: Iterable[str] = ()) -> None:
+        self._tests = {module: set(tests) for module, tests in modules}
+        self._partial = set(partial)
+
+    def add(self, module: Path, test: str) -> None:
+        """A test that exists."""
+        self._tests.setdefault(str(module), set()).add(test)
+
+    def leave_out(self, module: Path) -> None:
+        """A module of which not every test was looked at."""
+        self._partial.add(str(module))
+
+    def merge(self, other: Collected) -> None:
+        """Take over what another process found."""
+        for module, tests in other._tests.items():
+            self._tests.setdefault(module, set()).update(tests)
+        self._partial |= other._partial
+
+    def to_plain(self) -> dict[str, Any]:
+        """The arguments of an equal one, as lists and strings that can be sent between processes."""
+        return {"modules": [(m, sorted(tests)) for m, tests in self._tests.items()], "partial": sorted(self._partial)}
+
+    def stale(self) -> list[Path]:
+        """Stored traces whose tests no longer exist, of the modules that were collected as a whole."""
+        return [
+            path
+            for module, tests in sorted(self._tests.items())
+            if module not in self._partial
+            for path in _unclaimed(Path(module), tests)
+        ]
+
+
+def _unclaimed(module: Path, tests: set[str]) -> list[Path]:
+    stems = {_stem(test) for test in tests}
+    stored = sorted(module.with_suffix("").glob(f"*{SUFFIX}"))
+    return [path for path in stored if path.name.partition(".")[0] not in stems]
+
+
+def _stem(test: str) -> str:
+    """The test's name as (part of) a file name: where something has to go, a hash keeps different names apart."""
+    name, bracket, parameters = test.partition("[")
+    wanted = name.replace("::", "-") + bracket + parameters
+    plain = re.sub(r"[^A-Za-z0-9_\[\]-]", "_", wanted)[:_LONGEST]
+    return plain if plain == wanted else f"{plain}-{hashlib.sha256(test.encode()).hexdigest()[:8]}"
