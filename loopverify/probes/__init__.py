@@ -7,6 +7,7 @@ from loopverify.probes.carry import LoopCarry, mean_carry, over_loops, scale_car
 from loopverify.probes.compare import compare
 from loopverify.probes.comparison import Comparison, Gap, LoopGaps, Parting
 from loopverify.probes.depth import DepthUse, OvershootPoint, depth_use, exit_losses, overshoot, shorter
+from loopverify.probes.findings import Facts, Findings, LoopRecord, StateVariable
 from loopverify.probes.gradients import (
     RadialGradient,
     direct_gradients,
@@ -18,7 +19,7 @@ from loopverify.probes.growth import GrowthLaw, fit_growth, mean_scales
 from loopverify.probes.ledger import Update, attribute, updates
 from loopverify.probes.norms import TokenNorms, token_norms
 from loopverify.probes.readonly import untouched
-from loopverify.probes.record import Audit, Facts, LoopRecord, StateVariable
+from loopverify.probes.record import Audit
 from loopverify.probes.sweep import Exit, SweepPoint, exit_sweep
 from loopverify.probes.visibility import Signal, signals
 
@@ -28,6 +29,7 @@ __all__ = [
     "DepthUse",
     "Exit",
     "Facts",
+    "Findings",
     "Gap",
     "GrowthLaw",
     "LoopCarry",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopverify.probes.record import Audit
+from loopverify.probes.findings import Findings
 
 __all__ = ["advise"]
 
@@ -15,45 +15,44 @@ _REMEDIES = (
 )
 
 
-def advise(audit: Audit) -> tuple[str, ...]:
+def advise(found: Findings) -> tuple[str, ...]:
     """One sentence or two for each thing that the audit found, the gravest first."""
-    return (*_on_scale(audit), *_on_mean(audit))
+    return (*_on_scale(found), *_on_mean(found))
 
 
-def _on_scale(audit: Audit) -> tuple[str, ...]:
-    scale = audit.scale
+def _on_scale(found: Findings) -> tuple[str, ...]:
+    scale = found.scale
     if scale.carry == "removed":
         return ("The loop removes scale, so that none can drift. Keep the norm that does it.",)
     if scale.carry == "damped":
         return (
-            f"The loop keeps {scale.factor:.3g} of the scale and settles near a/(1 − c) = "
-            f"{1 / (1 - scale.factor):.3g} updates: bounded, whatever the loss sees.",
+            f"The loop keeps {scale.factor:.3g} of the scale, which settles near a/(1 − c) = "
+            f"{1 / (1 - scale.factor):.3g} times its radial update: bounded, whatever the loss sees.",
         )
     if scale.visibility == "hidden":
-        return (*_amplified(audit), *_REMEDIES)
+        return (*_amplified(found), *_REMEDIES)
     if scale.visibility == "saturating":
         return (
-            *_amplified(audit),
+            *_amplified(found),
             f"{_list(scale.seen_by)} sees the scale now and loses sight of it as it grows, because the readout "
             "saturates: a blind spot that opens with drift. Watch the norms, or add the norm penalty.",
         )
     return (
-        *_amplified(audit),
+        *_amplified(found),
         f"Keep {_list(scale.seen_by)}: nothing else holds the scale, which the loop carries on.",
     )
 
 
-def _amplified(audit: Audit) -> tuple[str, ...]:
-    if audit.scale.carry != "amplified":
+def _amplified(found: Findings) -> tuple[str, ...]:
+    if found.scale.carry != "amplified":
         return ()
     return (
-        f"Each loop multiplies the scale by {audit.scale.factor:.3g}, before any training: look for a residual stream "
-        "that is added twice.",
+        f"Each loop multiplies the scale by {found.scale.factor:.3g}: look for a residual stream that is added twice.",
     )
 
 
-def _on_mean(audit: Audit) -> tuple[str, ...]:
-    if not audit.mean.blind:
+def _on_mean(found: Findings) -> tuple[str, ...]:
+    if not found.mean.blind:
         return ()
     return (
         "The mean channel is a second blind direction: a LayerNorm readout subtracts it, and the loop carries it on. "

@@ -15,6 +15,7 @@ from loopverify.objectives import named
 from loopverify.objectives.terms import IGNORE
 from loopverify.probes.carry import LoopCarry, mean_carry, over_loops, scale_carry
 from loopverify.probes.depth import DepthUse, overshoot, shorter
+from loopverify.probes.findings import Facts, LoopRecord, StateVariable
 from loopverify.probes.gradients import (
     ObjectiveLike,
     direct_gradients,
@@ -27,7 +28,7 @@ from loopverify.probes.ledger import attribute, updates
 from loopverify.probes.longrun import long_run
 from loopverify.probes.norms import token_norms
 from loopverify.probes.readonly import untouched
-from loopverify.probes.record import Audit, Facts, LoopRecord, StateVariable
+from loopverify.probes.record import Audit
 from loopverify.probes.sweep import exit_sweep
 from loopverify.probes.visibility import Signal, overall, seen_by, signals
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from loopverify.probes.depth import OvershootPoint
+from loopverify.probes.findings import Findings, LoopRecord, StateVariable
 from loopverify.probes.gradients import RadialGradient
-from loopverify.probes.record import Audit, LoopRecord, StateVariable
 
 __all__ = ["WIDTH", "render"]
 
@@ -19,12 +19,12 @@ _MOST = 8
 _Row = TypeVar("_Row")
 
 
-def render(audit: Audit) -> str:
+def render(audit: Findings, advice: Sequence[str]) -> str:
     """The text of an audit."""
-    return "\n".join(_lines(audit))
+    return "\n".join(_lines(audit, advice))
 
 
-def _lines(audit: Audit) -> Iterator[str]:
+def _lines(audit: Findings, advice: Sequence[str]) -> Iterator[str]:
     yield from _head(audit)
     yield ""
     yield from _loops(audit)
@@ -33,11 +33,11 @@ def _lines(audit: Audit) -> Iterator[str]:
     yield ""
     yield from _curves(audit)
     yield ""
-    for text in (*audit.advice, *(f"Note: {note}" for note in audit.notes)):
+    for text in (*advice, *(f"Note: {note}" for note in audit.notes)):
         yield from textwrap.wrap(text, WIDTH, initial_indent="→ ", subsequent_indent="  ")
 
 
-def _head(audit: Audit) -> Iterator[str]:
+def _head(audit: Findings) -> Iterator[str]:
     facts = audit.facts
     yield _cut(f"{facts.model} under {facts.objective}: {audit.verdict.upper().replace('_', ' ')}")
     precision = facts.dtype if facts.dtype == facts.working_dtype else f"{facts.dtype} / {facts.working_dtype}"
@@ -56,7 +56,7 @@ def _variable(variable: StateVariable) -> str:
     return f"  {variable.name:<6} {variable.visibility}{seen}; {variable.carry} (c = {variable.factor:.4g}){spot}"
 
 
-def _loops(audit: Audit) -> Iterator[str]:
+def _loops(audit: Findings) -> Iterator[str]:
     yield "     tokenwise ||H_k||_2        │ update (rms units)                  │ radial part of gradient"
     yield "loop     mean      p99      max │    a_rad   b_perp   growth     turn │       direct     indirect"
     for record in _rows(audit.per_loop):
@@ -82,7 +82,7 @@ def _fraction(gradient: RadialGradient) -> str:
     return f"{gradient.fraction:.2g}" + (" floor" if gradient.fraction <= gradient.floor else "")
 
 
-def _exits(audit: Audit) -> Iterator[str]:
+def _exits(audit: Findings) -> Iterator[str]:
     yield "exit     CE   ν        logits' answer to scale × 1/16, 1/4, 4, 16, 1024"
     for view in _rows(audit.exits):
         if view is None:
@@ -93,7 +93,7 @@ def _exits(audit: Audit) -> Iterator[str]:
         yield f"{view.loop:4d} {view.loss:6.3f}   {factor:<8} {answers}   {view.visibility}"
 
 
-def _curves(audit: Audit) -> Iterator[str]:
+def _curves(audit: Findings) -> Iterator[str]:
     growth = audit.growth
     if growth is not None:
         yield _cut(
@@ -107,14 +107,14 @@ def _curves(audit: Audit) -> Iterator[str]:
     yield _cut("overshoot  CE at K/r0 " + "  ".join(f"{point.ratio:.3g}: {point.loss:.3f}" for point in _spread(audit)))
 
 
-def _spread(audit: Audit) -> list[OvershootPoint]:
+def _spread(audit: Findings) -> list[OvershootPoint]:
     """The overshoot curve at its ends and near K/r0 = 0.5, 1, 1.5 and 2."""
     points = audit.overshoot
     near = [min(points, key=lambda point: abs(point.ratio - ratio)) for ratio in (0, 0.5, 1, 1.5, 2)]
     return list(dict.fromkeys([*near, points[-1]]))
 
 
-def _by_sublayer(audit: Audit) -> list[tuple[str, float]]:
+def _by_sublayer(audit: Findings) -> list[tuple[str, float]]:
     """Growth over all loops by sublayer, the largest three."""
     total: dict[str, float] = {}
     for record in audit.per_loop:

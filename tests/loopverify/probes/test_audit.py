@@ -337,7 +337,7 @@ def test_the_advice_fits_the_verdict() -> None:
     assert advice(reference("rmsnorm"), "per_loop+penalty").startswith("Keep 'penalty'")
     assert "removes scale" in advice(reference("rmsnorm", inter_loop_norm="own"))
     damped = lv.audit(looped(radial_step(0.8, 0.6)), closed_form.TOKENS, closed_form.TARGETS)
-    assert "settles near a/(1 − c) = 5 updates" in damped.advice[0]
+    assert "settles near a/(1 − c) = 5 times its radial update" in damped.advice[0]
 
 
 def test_a_saturating_readout_is_controlled_with_a_warning() -> None:
