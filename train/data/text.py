@@ -16,7 +16,7 @@ from loopverify.errors import InputError
 __all__ = ["HELD_OUT_EVERY", "SUFFIXES", "Document", "Documents", "cut", "read_path", "split"]
 
 HELD_OUT_EVERY = 10
-"""One document in so many is held out (the 5th, 15th, 25th, ...), so that in documents that are ordered by time, or
+"""One document in so many is held out (the 6th, 16th, 26th, ...), so that in documents that are ordered by time, or
 cut from one text, the held-out ones lie as evenly as can be."""
 SUFFIXES = (".jsonl", ".md", ".rst", ".text", ".txt")
 """The files of a folder that are read."""
