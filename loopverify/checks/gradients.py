@@ -22,11 +22,12 @@ TRIALS = 4
 JITTER = 0.02
 """Standard deviation of the noise added to parameters before looking for dead ones, so that a zero-initialized output
 projection does not hide those behind it."""
-NUDGE = 1e-3
-"""Relative length of the finite difference: its own error is about NUDGE^2 = 1e-6, and that of a model that computes
-parts in float32 about 1e-7 / NUDGE = 1e-4."""
+NUDGES = (1e-3, 1e-4, 1e-5)
+"""Relative lengths of the finite difference, along directions of their own. Its error is of the order of the square,
+times a curvature that may be large, or 1e-7 over the length for a model that computes parts in float32; and a routing
+decision may flip under one nudge. What is wrong by all three is wrong."""
 DERIVATIVE_LIMIT = 1e-2
-"""A hundred times the error of the finite difference; a detached part of the step is off by a tenth and more."""
+"""Ten times 1e-7 / 1e-4; a detached part of the step is off by a tenth and more."""
 
 
 @check(explained_by=("truncated_gradient",))
@@ -74,8 +75,8 @@ def gradient_is_derivative(subject: Subject) -> Finding:
     (gradient,) = torch.autograd.grad((trace.states[-1] * weights).sum(), trace.states[0])
     base = trace.states[0].detach()
     errors = []
-    for _ in range(3):  # the best of three: a routing decision may flip under one nudge, not under all
-        direction = subject.normal(base) * NUDGE * base.square().mean().sqrt().clamp_min(NUDGE)
+    for nudge in NUDGES:
+        direction = subject.normal(base) * nudge * base.square().mean().sqrt().clamp_min(1e-3)
         ends = [_final_state(subject, model, base + sign * direction) for sign in (1, -1)]
         measured = float(((ends[0] - ends[1]) * weights).sum()) / 2
         # Relative to what a gradient of this size gives along a typical direction, not to a lucky cancellation.

@@ -1,38 +1,47 @@
-"""A model named on a command line: 'pkg.mod:factory'."""
+"""A model named on a command line: 'pkg.mod:factory', or 'path/to/file.py:factory'."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
+import sysconfig
+import traceback
 from pathlib import Path
+from types import ModuleType
 
+import torch
 from torch import nn
 
 from loopverify.adapters import adapt
 from loopverify.errors import InputError
 from loopverify.looped import Looped
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "raised"]
+
+_OURS = Path(__file__).parents[1]
+_NOT_THE_USERS = (str(_OURS), str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"), "<frozen")
 
 
 def load_model(reference: str, search: Path | None = None) -> Looped:
-    """The model behind 'pkg.mod:factory'.
+    """The model behind 'pkg.mod:factory' or 'file.py:factory'.
 
     Args:
-        reference: a module and, behind a colon, a function without arguments that returns a `Looped` or a module that
-            `loopverify.adapt` recognizes; or such an object itself. Dots reach into objects.
-        search: a folder that is looked through first, as the current one is by `python -m`.
+        reference: a module or a file and, behind a colon, a function without arguments that returns a `Looped` or a
+            module that `loopverify.adapt` recognizes; or such an object itself. Dots reach into objects.
+        search: a folder that is looked through first, as the current one is by `python -m`; files are relative to it.
 
     Raises:
-        InputError: no such form, module or name, a factory that fails or wants arguments, or a result of another kind.
+        InputError: no such form, module, file or name, a factory that fails or wants arguments, or a result of another
+            kind.
     """
-    module_name, colon, path = reference.partition(":")
-    if not (module_name and colon and path):
+    source, colon, path = reference.rpartition(":")
+    if not (source and colon and path):
         raise InputError(f"model {reference!r}; expected 'package.module:factory', such as 'mylm.models:tiny'")
-    found: object = _import(module_name, reference, search)
+    found: object = _import(source, reference, search)
     for name in path.split("."):
         if not hasattr(found, name):
-            raise InputError(f"model {reference!r}: {module_name} has no {path!r}; expected a factory of that name")
+            raise InputError(f"model {reference!r}: {source} has no {path!r}; expected a factory of that name")
         found = getattr(found, name)
     # A module is callable, too; an instance is the model itself.
     if not isinstance(found, (Looped, nn.Module)):
@@ -42,16 +51,47 @@ def load_model(reference: str, search: Path | None = None) -> Looped:
     return adapt(found)
 
 
-def _import(name: str, reference: str, search: Path | None) -> object:
-    if search is not None and str(search) not in sys.path:
-        sys.path.insert(0, str(search))
+def raised(error: BaseException) -> str | None:
+    """The last line of a traceback and where in the user's own code it came from; None when none of it is theirs."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_NOT_THE_USERS)]
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg}, at {error.filename}:{error.lineno}"
+    if not frames:
+        return None
+    last = "".join(traceback.format_exception_only(error)).strip()
+    return f"{last}, at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}"
+
+
+def _import(source: str, reference: str, search: Path | None) -> object:
+    folder = str(search or Path.cwd())
     try:
-        return importlib.import_module(name)
+        if source.endswith(".py"):
+            return _import_file(Path(folder, source))
+        if search is not None and folder not in sys.path:
+            sys.path.insert(0, folder)
+        return importlib.import_module(source)
     except ImportError as error:
         raise InputError(
-            f"model {reference!r}: cannot import {name!r} ({error}); expected a module that Python finds from the "
+            f"model {reference!r}: cannot import {source!r} ({error}); expected a module that Python finds from the "
             "current folder or an installed package"
         ) from error
+    except OSError as error:
+        raise InputError(f"model {reference!r}: cannot read {source}: {error.strerror or error}") from error
+    except Exception as error:
+        raise InputError(f"model {reference!r}: importing {source} raised {raised(error) or error!r}") from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    # Its neighbors are importable, as they are for `python file.py`.
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses and the like look themselves up there
+    spec.loader.exec_module(module)
+    return module
 
 
 def _call(factory: object, reference: str) -> object:
@@ -60,6 +100,5 @@ def _call(factory: object, reference: str) -> object:
     try:
         return factory()
     except Exception as error:
-        raise InputError(
-            f"model {reference!r}: the factory, called without arguments, raised {type(error).__name__}: {error}"
-        ) from error
+        told = raised(error) or f"{type(error).__name__}: {error}"
+        raise InputError(f"model {reference!r}: the factory, called without arguments, raised {told}") from error

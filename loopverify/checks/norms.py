@@ -23,7 +23,7 @@ _DENOMINATORS: tuple[Denominator, ...] = (
     lambda square, eps: square.sqrt() + eps,
     lambda square, eps: square.sqrt().clamp_min(eps),
 )
-"""Of the mean square: the epsilon inside the root, outside of it, or as a lower bound."""
+"""Of the (mean) square: the epsilon inside the root, outside of it, or as a lower bound."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +33,8 @@ class Norm:
     name: str
     module: nn.Module
     width: int
+    summed: bool
+    """Whether the squares are summed over the channels (an L2 norm) and not averaged (an rms)."""
     centered: bool
     """Whether the mean is taken off first (LayerNorm)."""
     gain_offset: float | None
@@ -53,7 +55,8 @@ class Norm:
         wide = x.double()
         if self.centered:
             wide = wide - wide.mean(-1, keepdim=True)
-        result = wide / self.denominator(wide.square().mean(-1, keepdim=True), self.eps)
+        square = wide.square().sum(-1, keepdim=True) if self.summed else wide.square().mean(-1, keepdim=True)
+        result = wide / self.denominator(square, self.eps)
         if self.gain_offset is not None and isinstance(gain, Tensor):
             result = result * (gain.detach().to(x.dtype).double() + self.gain_offset)
         return result + bias.detach().to(x.dtype).double() if isinstance(bias, Tensor) else result
@@ -80,7 +83,7 @@ def _may_normalize(module: nn.Module) -> bool:
 
 def _recognize(subject: Subject, module: nn.Module, name: str, width: int) -> Norm | None:
     """The known norm that is closest to the module over small and moderate states, if it is close at rms 1 and 10."""
-    unit = subject.normal(torch.empty(1, 16, width, dtype=subject.dtype))
+    unit = subject.normal(torch.empty(1, 16, width, dtype=subject.dtype, device=subject.device))
     best = None
     for norm in _known(module, name, width):
         errors = [_apart(norm, scale * unit) for scale in (1.0, 10.0, 1e-3)]
@@ -95,8 +98,8 @@ def _known(module: nn.Module, name: str, width: int) -> Iterator[Norm]:
     default = torch.finfo(parameter.dtype if parameter is not None else torch.float32).eps  # as nn.RMSNorm has it
     eps = next((float(value) for value in stated if isinstance(value, float)), default)
     offsets = (0.0, 1.0) if isinstance(getattr(module, "weight", None), Tensor) else (None,)
-    for centered, offset, denominator in product((False, True), offsets, _DENOMINATORS):
-        yield Norm(name, module, width, centered, offset, eps, denominator)
+    for summed, centered, offset, denominator in product((False, True), (False, True), offsets, _DENOMINATORS):
+        yield Norm(name, module, width, summed, centered, offset, eps, denominator)
 
 
 def _apart(norm: Norm, x: Tensor) -> float:

@@ -46,7 +46,7 @@ def norm_numerics(subject: Subject) -> Finding:
 
 def _excess(subject: Subject, norm: Norm, dtype: torch.dtype, scale: float) -> tuple[float, str]:
     """The error of a norm over the one that its dtype allows, and where it was seen."""
-    x = (scale * subject.normal(torch.empty(1, 16, norm.width))).to(dtype)
+    x = (scale * subject.normal(torch.empty(1, 16, norm.width, device=subject.device))).to(dtype)
     shown, exact = norm.apply(x), norm.exact(x)
     error = float((shown.double() - exact).abs().max() / exact.abs().max())
     # Four roundings in the dtype (input, quotient, gain, bias), and a sum over the channels in float32 or better.

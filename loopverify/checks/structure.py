@@ -18,9 +18,11 @@ __all__ = ["residual_identity", "states_before_norm"]
 
 MANY_LOOPS = 16
 """A norm at the last trained loop is looked for up to this many loops."""
-ONE_RMS = 0.1
-"""States whose rms varies between tokens by less than a tenth of chance (see `_spread`) are normalized; one whose
-spread is less than a tenth of that of all states before was normalized last."""
+ONE_RMS = 0.01
+"""States whose rms varies between tokens by less than a hundredth of chance (see `_spread`) are normalized: an epsilon
+of 1e-6 leaves less than that from rms 0.01 on."""
+MANY_RMS = 0.1
+"""States whose rms varies by more than a tenth of chance are not; between the two, nothing is said."""
 
 
 @check(needs=("branches",))
@@ -58,7 +60,7 @@ def states_before_norm(subject: Subject) -> Finding:
     spreads = [_spread(state) for state in trace.states[1:]]
     handed = [_from_a_norm(trace, k) for k in range(1, trace.loops + 1)]
     before = slice(0, last - 1)
-    suddenly = last > 1 and spreads[last - 1] < ONE_RMS * min(spreads[before]) and spreads[last - 1] < ONE_RMS
+    suddenly = last > 1 and spreads[last - 1] < ONE_RMS and min(spreads[before]) > MANY_RMS
     odd = suddenly or (last > 1 and handed[last - 1] and not any(handed[before]))
     partly = at_most(
         float(odd),

@@ -93,8 +93,6 @@ class CachedTransformer(LoopedTransformer):
                 "l2": lambda state: state.norm(dim=-1),
                 "a_rad": lambda state, update: (F.normalize(state, dim=-1) * update).sum(-1) / state.shape[-1] ** 0.5,
             },
-            # final_only reads the last exit otherwise than the others.
-            declares=frozenset({"loop_readout"} if self.config.readout == "final_only" else ()),
         )
 
 
