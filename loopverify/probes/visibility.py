@@ -70,7 +70,7 @@ def signals(
                     scale_defect=defect,
                     scale="hidden" if defect < HALF else _seen(state, [g, later], view, far, term),
                     mean_fraction=mean,
-                    mean="hidden" if mean <= theory.floor(dtype, state.shape[-1]) else "visible",
+                    mean=_mean_visibility(mean, dtype, state.shape[-1]),
                 )
             )
     return tuple(found)
@@ -135,6 +135,14 @@ def _seen(state: Tensor, gradients: list[Tensor], view: Exit, far: _Grown, term:
     before = max(_radial(g, state) for g in gradients)
     after = _radial(far.gradient(term, view.loop), state)
     return view.visibility if after < HALF * before else "visible"
+
+
+def _mean_visibility(fraction: float, dtype: torch.dtype, d: int) -> Visibility:
+    """Hidden when nearer (in logarithms) to the floor of rounding than to 1/√d, the share of any other direction.
+
+    At the floor itself it is only for a small mean: a LayerNorm rounds more, the further the mean is from 0.
+    """
+    return "hidden" if fraction <= math.sqrt(theory.floor(dtype, d) / math.sqrt(d)) else "visible"
 
 
 def _radial(gradient: Tensor, state: Tensor) -> float:

@@ -79,6 +79,16 @@ def test_the_verdict_is_the_same_in_half_precision(readout: str, precision: str)
     assert audit.per_loop[0].direct.floor > 1e4 * expected.per_loop[0].direct.floor
 
 
+@pytest.mark.parametrize("offset", [0.0, 0.5], ids=["mean 0", "mean 25 deviations"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_mean_behind_a_layernorm_is_blind_however_far_it_has_drifted(dtype: torch.dtype, offset: float) -> None:
+    model = reference("layernorm")
+    model.module.to(dtype)
+    with torch.no_grad():
+        model.module.embedding.weight += offset
+    assert lv.audit(model, TOKENS, TARGETS).blind == ["scale", "mean"]
+
+
 @pytest.mark.parametrize("norm", ["own", "shared"])
 def test_a_norm_at_the_loop_boundary_removes_scale(norm: str) -> None:
     audit = lv.audit(reference("rmsnorm", inter_loop_norm=norm), TOKENS, TARGETS)
