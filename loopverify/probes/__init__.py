@@ -17,7 +17,9 @@ from loopverify.probes.gradients import (
 )
 from loopverify.probes.growth import GrowthLaw, fit_growth, mean_scales
 from loopverify.probes.ledger import Update, attribute, updates
+from loopverify.probes.norm_places import NormPlace, Placement
 from loopverify.probes.norms import TokenNorms, token_norms
+from loopverify.probes.placement import norm_placement
 from loopverify.probes.readonly import untouched
 from loopverify.probes.record import Audit
 from loopverify.probes.sweep import Exit, SweepPoint, exit_sweep
@@ -35,8 +37,10 @@ __all__ = [
     "LoopCarry",
     "LoopGaps",
     "LoopRecord",
+    "NormPlace",
     "OvershootPoint",
     "Parting",
+    "Placement",
     "RadialGradient",
     "Signal",
     "StateVariable",
@@ -54,6 +58,7 @@ __all__ = [
     "indirect_gradients",
     "mean_carry",
     "mean_scales",
+    "norm_placement",
     "over_loops",
     "overshoot",
     "radial_gradient",

@@ -249,6 +249,15 @@ def test_a_cache_of_the_last_loop_only_breaks_parity_and_is_declared(tokens: Ten
     assert (in_chunks - one_by_one).abs().max() > 0.1  # and the result depends on the chunks
 
 
+def test_an_hrm_cache_is_sized_for_the_loops_that_are_asked_for(tokens: Tensor) -> None:
+    module = hrm()
+    model = lv.adapt(module)
+    assert model.cache_slots(decode(model, tokens, (9,), 4)[1]) == 4 * 8
+    module.config.H_cycles = 4
+    with pytest.raises(IndexError):  # the trap: the configuration counted the slots when it was built
+        module(input_ids=tokens, use_cache=True)
+
+
 def test_no_path_of_these_models_changes_with_labels(module: nn.Module, tokens: Tensor) -> None:
     plain = module(input_ids=tokens).logits
     assert torch.equal(module(input_ids=tokens, labels=tokens).logits, plain)

@@ -105,6 +105,17 @@ def test_stick_breaking_by_hand() -> None:
     assert reached == [1, 2, 3, 3]
 
 
+def test_exit_probabilities_keep_the_dtype_of_the_gates_so_that_rounding_shows() -> None:
+    gates = [torch.randn(8, 64) for _ in range(4)]
+    off = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        probabilities = stick_breaking([gate.to(dtype) for gate in gates])
+        assert probabilities.dtype == dtype
+        off[dtype] = (probabilities.double().sum(-1) - 1).abs().max().item()
+    assert off[torch.float32] < 8 * torch.finfo(torch.float32).eps
+    assert off[torch.bfloat16] > 1e-3  # the trap: they do not sum to 1
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("chunks", [(8,), (1,) * 8, (3, 5)])
 def test_cached_decoding_equals_the_full_forward_with_a_slot_for_every_loop_and_layer(
