@@ -5,9 +5,11 @@
 
 from loopverify.theory.activity import (
     Carry,
+    CarryKind,
     DirectionBounds,
     Ledger,
     carry,
+    carry_kind,
     direction_bounds,
     epsilon_shift,
     ledger_of_branches,
@@ -33,6 +35,7 @@ from loopverify.theory.visibility import (
 __all__ = [
     "Attenuation",
     "Carry",
+    "CarryKind",
     "ClampedL2",
     "DirectionBounds",
     "DynamicTanh",
@@ -45,6 +48,7 @@ __all__ = [
     "Tapered",
     "TokenReadout",
     "carry",
+    "carry_kind",
     "direction",
     "direction_bounds",
     "epsilon_shift",

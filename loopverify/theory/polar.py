@@ -15,7 +15,7 @@ from torch import Tensor
 
 from loopverify.errors import InputError
 
-__all__ = ["Polar", "at_least_float32", "direction", "inner", "radial_turning", "scale", "split"]
+__all__ = ["Polar", "at_least_float32", "check_state", "direction", "inner", "radial_turning", "scale", "split"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

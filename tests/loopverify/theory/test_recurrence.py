@@ -8,7 +8,7 @@ from torch import Tensor
 
 from loopverify.errors import InputError
 from loopverify.models import LoopedTransformer, TransformerConfig
-from loopverify.theory import carry
+from loopverify.theory import carry, carry_kind
 
 
 def normed(H: Tensor) -> Tensor:
@@ -70,6 +70,11 @@ def test_the_reference_model(norm: str, kind: str) -> None:
     model = LoopedTransformer(config).eval()
     H, context = model.embed(torch.arange(7)[None])
     assert carry(lambda x: model.step(x, context, 1), H).kind == kind
+
+
+def test_names_of_factors_and_their_limits() -> None:
+    named = {1.03: "amplified", 1.01: "carried", 0.99: "carried", 0.97: "damped", 0.03: "damped", 0.01: "removed"}
+    assert {factor: carry_kind(factor, 0.02) for factor in named} == named
 
 
 def test_messages() -> None:
