@@ -86,7 +86,7 @@ def _measure(long: Trace, targets: Tensor, loops: int, objective: ObjectiveLike,
     if not seen:
         raise InputError(
             f"objective {_name(objective)!r} sends no gradient to any state H_1..H_{loops}; expected a loss that reads "
-            "one. Is it detached, are all targets left out, or is the output head still zero?"
+            "one. Is it detached, are all targets left out, is the output head still zero, or the readout saturated?"
         )
     scale_carries = _carries(trace, scale_carry, notes)
     return Audit(
