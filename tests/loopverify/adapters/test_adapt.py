@@ -13,7 +13,8 @@ from torch import nn
 import loopverify as lv
 from loopverify.adapters import ARCHITECTURES
 from loopverify.adapters.architecture import Architecture, Options, overridden
-from loopverify.errors import InputError
+from loopverify.adapters.native import attention_masks
+from loopverify.errors import InputError, MissingDependencyError
 from loopverify.models import LoopedTransformer, TransformerConfig
 from tests.loopverify.adapters.lookalikes import tiny_huginn, tiny_ouro
 
@@ -135,3 +136,10 @@ def test_adapting_an_ordinary_module_does_not_import_transformers() -> None:
     )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert output.strip() == "False"
+
+
+def test_a_model_of_transformers_without_transformers_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)  # what an import of a missing library finds
+    monkeypatch.delitem(sys.modules, "transformers.masking_utils", raising=False)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'loopverify\[hf\]'"):
+        attention_masks(SimpleNamespace(), torch.zeros(1, 2, 4), None, torch.arange(2)[None])
