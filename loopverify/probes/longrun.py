@@ -26,8 +26,8 @@ def long_run(model: Looped, tokens: Tensor, loops: int, wanted: int) -> tuple[Tr
         notes = (f"runs of {loops} loops only, not {wanted}: {type(error).__name__}: {error}",)
     if trace.states[0].dtype == torch.float16:
         raise InputError(
-            "states are float16, in which states grown a thousandfold overflow; audit the model in bfloat16 or float32, "
-            "or under autocast"
+            "states are float16, which overflows when they are grown a thousandfold; audit the model in bfloat16 or "
+            "float32, or under autocast"
         )
     finite = _first_overflow(trace)
     if finite is None:

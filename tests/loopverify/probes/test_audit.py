@@ -1,4 +1,4 @@
-"""The audit as a whole: verdicts at initialization, at the norms of a trained model and after training; cost; form."""
+"""The audit as a whole: its records, what it costs, what it says, what it refuses; verdicts are in test_verdicts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -17,178 +16,8 @@ import loopverify as lv
 from loopverify.errors import InputError
 from loopverify.objectives import Terms, named
 from tests.loopverify.probes import closed_form
-from tests.loopverify.probes.closed_form import looped, radial_step, raw, rms, rmsnorm
-
-V = 32
-GENERATOR = torch.Generator().manual_seed(11)
-TOKENS = torch.randint(V, (4, 12), generator=GENERATOR)
-TARGETS = torch.randint(V, (4, 12), generator=GENERATOR)
-
-
-def reference(readout: str, drift: float = 1.0, **settings: object) -> lv.Looped:
-    """The paper's model, its residual branches scaled so that norms are those of a run of training, `drift` times."""
-    torch.manual_seed(0)
-    config = lv.models.TransformerConfig(vocab_size=V, d_model=32, d_ff=64, readout=readout, **settings)
-    module = lv.models.LoopedTransformer(config)
-    with torch.no_grad():
-        for layer in module.layers:
-            layer.attention_mix.out.weight *= drift
-            layer.mlp_mix.down.weight *= drift
-    return module.looped()
-
-
-EXPECTED = [
-    ("rmsnorm", "terminal", "blind_spot", ["scale"]),
-    ("rmsnorm", "per_loop", "blind_spot", ["scale"]),
-    ("layernorm", "terminal", "blind_spot", ["scale", "mean"]),
-    ("layernorm", "per_loop", "blind_spot", ["scale", "mean"]),
-    ("raw", "terminal", "controlled", []),
-    ("raw", "per_loop", "controlled", []),
-    ("final_only", "per_loop", "controlled", []),
-    ("final_only", "terminal", "blind_spot", ["scale"]),  # the one exit that is supervised is normalized
-    ("rmsnorm", "per_loop+penalty", "controlled", []),
-    ("rmsnorm", "terminal+penalty", "controlled", []),
-    ("layernorm", "per_loop+penalty", "controlled", []),
-]
-
-
-@pytest.mark.parametrize("drift", [1.0, 100.0, 10_000.0], ids=["init", "norm 30", "norm 3000"])
-@pytest.mark.parametrize(("readout", "objective", "verdict", "blind"), EXPECTED)
-def test_the_paper_s_ablations(readout: str, objective: str, verdict: str, blind: list[str], drift: float) -> None:
-    audit = lv.audit(reference(readout, drift), TOKENS, TARGETS, objective=named(objective))
-    assert audit.verdict == verdict
-    assert audit.blind == blind
-    assert audit.scale.carry == "carried"
-    assert audit.scale.factor == pytest.approx(1.0, abs=1e-4)
-    assert audit.scale.visibility == ("hidden" if verdict == "blind_spot" else "visible")
-    # Not a close call: a norm's epsilon leaves under a hundredth of the threshold, whatever sees scale passes it.
-    assert all(s.scale_defect < 0.005 or s.scale_defect >= 1 for s in audit.signals)
-
-
-@pytest.mark.parametrize("readout", ["rmsnorm", "raw", "layernorm", "final_only"])
-@pytest.mark.parametrize("precision", ["bfloat16", "autocast"])
-def test_the_verdict_is_the_same_in_half_precision(readout: str, precision: str) -> None:
-    model = reference(readout)
-    expected = lv.audit(model, TOKENS, TARGETS)
-    if precision == "bfloat16":
-        model.module.bfloat16()
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "autocast"):
-        audit = lv.audit(model, TOKENS, TARGETS)
-    assert (audit.verdict, audit.blind) == (expected.verdict, expected.blind)
-    assert audit.facts.working_dtype == "bfloat16"
-    assert audit.per_loop[0].direct.floor > 1e4 * expected.per_loop[0].direct.floor
-
-
-@pytest.mark.parametrize("offset", [0.0, 0.5], ids=["mean 0", "mean 25 deviations"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_the_mean_behind_a_layernorm_is_blind_however_far_it_has_drifted(dtype: torch.dtype, offset: float) -> None:
-    model = reference("layernorm")
-    model.module.to(dtype)
-    with torch.no_grad():
-        model.module.embedding.weight += offset
-    assert lv.audit(model, TOKENS, TARGETS).blind == ["scale", "mean"]
-
-
-@pytest.mark.parametrize("norm", ["own", "shared"])
-def test_a_norm_at_the_loop_boundary_removes_scale(norm: str) -> None:
-    audit = lv.audit(reference("rmsnorm", inter_loop_norm=norm), TOKENS, TARGETS)
-    assert (audit.verdict, audit.blind, audit.scale.carry, audit.scale.factor) == ("removed", [], "removed", 0.0)
-    assert audit.growth.law == "constant"
-    assert all(record.sublayers is None for record in audit.per_loop)
-
-
-def turning(state: Tensor) -> Tensor:
-    weight = torch.randn(closed_form.D, closed_form.D, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    return torch.tanh((state / rms(state)) @ weight.T)
-
-
-RECURRENCES = {
-    "post-norm block": (lambda H: F.rms_norm(H + turning(H), (closed_form.D,), eps=1e-6), "removed", "removed", []),
-    "linear state with decay": (lambda H: 0.8 * H + turning(H), "damped", "damped", []),
-    "residual added again": (lambda H: 2 * H + turning(H), "blind_spot", "amplified", ["scale"]),
-    "pre-norm residual": (lambda H: H + turning(H), "blind_spot", "carried", ["scale"]),
-    "norm inside the branch only": (
-        lambda H: H + F.rms_norm(turning(H), (8,), eps=1e-6),
-        "blind_spot",
-        "carried",
-        ["scale"],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", RECURRENCES)
-@pytest.mark.parametrize("start", [0.02, 500.0])
-def test_recurrences(name: str, start: float) -> None:
-    step, verdict, carry, blind = RECURRENCES[name]
-    readout = lambda H: rmsnorm(H, 1e-6)  # noqa: E731
-    audit = lv.audit(looped(step, readout, start=start), closed_form.TOKENS, closed_form.TARGETS)
-    assert (audit.verdict, audit.scale.carry, audit.blind) == (verdict, carry, blind)
-
-
-def test_a_residual_added_again_doubles_at_step_0() -> None:
-    # Seen in a real project: 0.28 -> 35.7 over 8 loops, at initialization, hidden by the readout's norm.
-    audit = lv.audit(looped(radial_step(2.0, 0.001), start=0.28), closed_form.TOKENS, closed_form.TARGETS, loops=7)
-    assert audit.scale.factor == pytest.approx(2.0, rel=1e-3)
-    assert audit.growth.law == "exponential"
-    assert audit.per_loop[-1].rms.mean == pytest.approx(0.28 * 2**7, rel=0.01)
-    assert "added twice" in audit.advice[0]
-
-
-def test_a_raw_exit_among_normalized_ones_controls_the_scale() -> None:
-    model = looped(radial_step(1.0, 0.3))
-    mixed = dataclasses.replace(
-        model, readout=lambda H, context, loop, loops: raw(H) if loop == 2 else rmsnorm(H, 1e-6)
-    )
-    audit = lv.audit(mixed, closed_form.TOKENS, closed_form.TARGETS)
-    assert audit.verdict == "controlled"
-    assert [view.visibility for view in audit.exits] == ["hidden", "visible", "hidden", "hidden"]
-    terminal = lv.audit(mixed, closed_form.TOKENS, closed_form.TARGETS, objective=named("terminal"))
-    assert terminal.verdict == "blind_spot"
-
-
-def test_a_penalty_without_gradient_is_not_felt() -> None:
-    def logged_only(trace: lv.Trace, targets: Tensor) -> Terms:
-        parts = named("per_loop+penalty", penalty=10.0)(trace, targets).parts
-        return Terms({"per_loop": parts["per_loop"], "penalty": parts["penalty"].detach()})
-
-    audit = lv.audit(reference("rmsnorm"), TOKENS, TARGETS, objective=logged_only)
-    assert audit.verdict == "blind_spot"
-    assert audit.facts.objective == "logged_only"
-
-
-def train(readout: str, objective: str) -> lv.Looped:
-    """A hundred steps on a repetitive text: long enough to leave initialization, not to drift."""
-    torch.manual_seed(0)
-    config = lv.models.TransformerConfig(vocab_size=V, d_model=32, d_ff=64, layers=1, readout=readout, trained_loops=3)
-    module = lv.models.LoopedTransformer(config)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
-    text = torch.arange(600) * torch.arange(600) % V
-    for step in range(100):
-        batch = torch.stack([text[i : i + 13] for i in range(step, step + 64, 8)])
-        loss = named(objective)(lv.unroll(module.looped(), batch[:, :-1], grad=True), batch[:, 1:].contiguous()).total
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return module.looped()
-
-
-@pytest.mark.parametrize(
-    ("readout", "objective", "verdict"),
-    [
-        ("rmsnorm", "per_loop", "blind_spot"),
-        ("rmsnorm", "terminal", "blind_spot"),
-        ("raw", "per_loop", "controlled"),
-        ("raw", "terminal", "controlled"),
-        ("final_only", "per_loop", "controlled"),
-        ("rmsnorm", "per_loop+penalty", "controlled"),
-    ],
-)
-def test_the_verdict_holds_after_training(readout: str, objective: str, verdict: str) -> None:
-    text = torch.arange(600) * torch.arange(600) % V
-    batch = torch.stack([text[i : i + 13] for i in range(0, 64, 8)])
-    audit = lv.audit(train(readout, objective), batch[:, :-1], batch[:, 1:].contiguous(), objective=named(objective))
-    assert audit.verdict == verdict
-    assert audit.exits[-1].loss < math.log(V) / 2  # it has learned
+from tests.loopverify.probes.closed_form import looped, radial_step, rms, rmsnorm
+from tests.loopverify.probes.reference import TARGETS, TOKENS, reference
 
 
 def test_per_loop_records_are_the_probes_measurements() -> None:
