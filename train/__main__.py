@@ -30,9 +30,11 @@ class Arguments:
     preset: str = "tiny"
     """tiny (a minute on one CPU thread), small, 44m or 129m (the paper's)."""
     loss: str = "per_loop"
-    """terminal or per_loop, optionally with +penalty."""
+    """terminal, per_loop or exit_weighted, optionally with +penalty or +latent."""
     readout: str = "rmsnorm"
-    """rmsnorm, raw, layernorm or final_only."""
+    """rmsnorm, raw, layernorm, final_only, tapered or dynamic_tanh."""
+    recurrence: str = "residual"
+    """residual, damped, inter_loop_norm or shared_inter_loop_norm: what lies between two loops."""
     seed: int = 0
     penalty: float | None = None
     """Weight of the norm penalty (0.01 in the paper); giving it adds +penalty to the loss."""
@@ -57,6 +59,7 @@ class Arguments:
             preset=chosen,
             loss=f"{self.loss}+penalty" if penalized else self.loss,
             readout=self.readout,
+            recurrence=self.recurrence,
             seed=self.seed,
             penalty=PAPER_PENALTY if self.penalty is None else self.penalty,
             device=device,

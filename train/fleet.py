@@ -126,7 +126,8 @@ def _command(spec: RunSpec, store: RunStore) -> list[str]:
     p = spec.preset
     return [
         *(sys.executable, "-m", "train", "--progress", "json", "--runs", str(store.root)),
-        *("--preset", p.name, "--loss", spec.loss, "--readout", spec.readout, "--seed", str(spec.seed)),
+        *("--preset", p.name, "--loss", spec.loss, "--readout", spec.readout),
+        *("--recurrence", spec.recurrence, "--seed", str(spec.seed)),
         *("--device", spec.device, "--data", p.data.source),
         *(("--penalty", repr(spec.penalty)) if spec.penalized else ()),
         *(("--steps", str(p.steps)) if p.steps is not None else ()),

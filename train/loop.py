@@ -57,6 +57,7 @@ def train(spec: RunSpec, corpus: Corpus, report: Report) -> tuple[LoopedTransfor
 
     stepper = _Stepper(spec, model, device)
     for step in range(1, steps + 1):
+        module.set_progress((step - 1) / steps)
         stepper.step(step, *windows.batch(windows.order(step - 1, p.batch, spec.seed)))
         if step % STEP_EVENT_EVERY == 0 or step == steps:
             report({"event": "step", "step": step, "steps": steps, **stepper.facts()})

@@ -12,7 +12,7 @@ import torch
 
 import loopverify
 from loopverify.errors import InputError, unknown
-from loopverify.models import READOUTS, LoopedTransformer, TransformerConfig
+from loopverify.models import FURTHER_READOUTS, READOUTS, RECURRENCES, LoopedTransformer, TransformerConfig
 from loopverify.objectives import Objective, named
 from train.presets import Preset
 
@@ -40,8 +40,10 @@ class RunSpec:
 
     preset: Preset
     loss: str
-    """As in `loopverify.objectives.named`: 'terminal', 'per_loop', optionally '+penalty'."""
+    """As in `loopverify.objectives.named`: 'terminal', 'per_loop' or 'exit_weighted', and '+penalty' or '+latent'."""
     readout: str
+    recurrence: str = "residual"
+    """What lies between two loops, as in `loopverify.models.RECURRENCES`."""
     seed: int = 0
     penalty: float = PAPER_PENALTY
     device: str = "cpu"
@@ -49,8 +51,10 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         named(self.loss, penalty=self.penalty)  # refuses unknown losses and weights
-        if self.readout not in READOUTS:
-            raise unknown("readout", self.readout, READOUTS)
+        if self.readout not in (readouts := (*READOUTS, *FURTHER_READOUTS)):
+            raise unknown("readout", self.readout, readouts)
+        if self.recurrence not in RECURRENCES:
+            raise unknown("recurrence", self.recurrence, RECURRENCES)
         if self.seed < 0:
             raise InputError(f"seed is {self.seed}; expected an integer >= 0")
 
@@ -61,9 +65,10 @@ class RunSpec:
 
     @property
     def condition(self) -> str:
-        """The row of Table 2 this run belongs to, e.g. 'per_loop+penalty/rmsnorm'."""
+        """The row of Table 2 this run belongs to, e.g. 'per_loop+penalty/rmsnorm'; another recurrence comes third."""
         weight = f"={self.penalty:g}" if self.penalized and self.penalty != PAPER_PENALTY else ""
-        return f"{self.loss}{weight}/{self.readout}"
+        between = "" if self.recurrence == "residual" else f"/{self.recurrence}"
+        return f"{self.loss}{weight}/{self.readout}{between}"
 
     @property
     def label(self) -> str:
@@ -88,6 +93,8 @@ class RunSpec:
                 readout=self.readout,  # type: ignore[arg-type]  # checked in __post_init__
                 tied_head=p.tied_head,
                 dropout=p.dropout,
+                exit_gate=self.objective().gated,
+                **RECURRENCES[self.recurrence],
             )
         )
 
@@ -97,6 +104,7 @@ class RunSpec:
             "preset": asdict(self.preset),
             "loss": self.loss,
             "readout": self.readout,
+            "recurrence": self.recurrence,
             "penalty": self.penalty if self.penalized else None,
             "seed": self.seed,
             "device": self.device,

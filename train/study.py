@@ -55,8 +55,15 @@ class Study:
         return {spec: stored for spec, stored in found.items() if stored is not None}
 
     def _spec(self, condition: str, seed: int) -> RunSpec:
-        loss, _, readout = condition.partition("/")
-        return RunSpec(preset=self.preset, loss=loss, readout=readout, seed=seed, device=self.device)
+        loss, readout, *recurrence = condition.split("/")
+        return RunSpec(
+            preset=self.preset,
+            loss=loss,
+            readout=readout,
+            recurrence=recurrence[0] if recurrence else "residual",
+            seed=seed,
+            device=self.device,
+        )
 
 
 def results(stored: Iterable[StoredRun]) -> list[Run]:

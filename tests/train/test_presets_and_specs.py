@@ -40,6 +40,7 @@ def test_everything_that_determines_the_result_is_in_the_key() -> None:
         replace(TINY, seed=1).determinants("text-a"),
         replace(TINY, loss="terminal").determinants("text-a"),
         replace(TINY, readout="raw").determinants("text-a"),
+        replace(TINY, recurrence="damped").determinants("text-a"),
         replace(TINY, loss="per_loop+penalty").determinants("text-a"),
         replace(TINY, loss="per_loop+penalty", penalty=0.1).determinants("text-a"),
         replace(TINY, preset=replace(TINY.preset, lr=3e-3)).determinants("text-a"),
@@ -47,7 +48,7 @@ def test_everything_that_determines_the_result_is_in_the_key() -> None:
         TINY.determinants("text-b"),
     ]
     keys = {json.dumps(determinants, sort_keys=True) for determinants in (base, *others)}
-    assert len(keys) == 9
+    assert len(keys) == 10
     assert base["code"] == code_digest()
     # A weight that the loss does not use changes nothing.
     assert replace(TINY, penalty=0.5).determinants("text-a") == base
@@ -55,6 +56,7 @@ def test_everything_that_determines_the_result_is_in_the_key() -> None:
 
 def test_conditions_are_named_as_in_the_claims() -> None:
     assert TINY.condition == "per_loop/rmsnorm"
+    assert replace(TINY, recurrence="damped").condition == "per_loop/rmsnorm/damped"
     assert replace(TINY, loss="terminal+penalty").condition == "terminal+penalty/rmsnorm"
     assert replace(TINY, loss="per_loop+penalty", penalty=0.1).condition == "per_loop+penalty=0.1/rmsnorm"
     assert set(tables()["P1.T2_norm_and_ppl"]["44m"]) == {
@@ -66,8 +68,15 @@ def test_conditions_are_named_as_in_the_claims() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"loss": "dense"}, "unknown loss 'dense'; expected one of: per_loop, terminal"),
-        ({"readout": "norm"}, "unknown readout 'norm'; expected one of: final_only, layernorm, raw, rmsnorm"),
+        ({"loss": "dense"}, "unknown loss 'dense'; expected one of: per_loop, terminal, exit_weighted"),
+        (
+            {"readout": "norm"},
+            "unknown readout 'norm'; expected one of: dynamic_tanh, final_only, layernorm, raw, rmsnorm, tapered",
+        ),
+        (
+            {"recurrence": "none"},
+            "unknown recurrence 'none'; expected one of: damped, inter_loop_norm, residual, shared",
+        ),
         ({"seed": -1}, "seed is -1; expected an integer >= 0"),
         ({"loss": "per_loop+penalty", "penalty": -1.0}, "penalty is -1.0; expected a weight > 0"),
     ],
