@@ -23,8 +23,8 @@ DOORS = {
     "jinja2": {"loopverify/report"},
     "transformers": {"loopverify/adapters"},
     "pytest": {"loopverify/pytest_plugin.py", "loopverify/checks", "train/conftest.py", "train/test_"},
-    "tyro": {"loopverify/cli.py", "train"},
-    "rich": {"loopverify/cli.py", "train"},
+    "tyro": {"loopverify/cli", "train"},
+    "rich": {"loopverify/cli", "train"},
     "datasets": {"train/data"},
 }
 
