@@ -1,139 +1,28 @@
 """The paper's looped transformer (Sharma & Vu 2026, section 3): one pre-norm decoder stack applied K times.
 
-Shapes: B batch, T tokens, D channels, N heads, C channels a head, V vocabulary.
+Its interventions are fields of the configuration: what stands between state and head (`readout`), what between two
+loops (`inter_loop_norm` and `damping`; by name in `RECURRENCES`), and whether exits are learned (`exit_gate`).
+
+Shapes: B batch, T tokens, D channels, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from types import MappingProxyType
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from loopverify.errors import InputError, unknown
-from loopverify.looped import Looped
+from loopverify.errors import InputError
+from loopverify.looped import Looped, Trace
+from loopverify.models.config import FURTHER_READOUTS, READOUTS, RECURRENCES, TransformerConfig
+from loopverify.models.exits import ExitGate, exit_distribution, first_exit
+from loopverify.models.layers import Context, Damping, DecoderLayer, Sublayer
+from loopverify.models.readouts import DynamicTanh, TaperedNorm
 
-__all__ = ["READOUTS", "Context", "LoopedTransformer", "TransformerConfig"]
-
-READOUTS = ("rmsnorm", "raw", "layernorm", "final_only")
-INTER_LOOP = ("none", "own", "shared")
-
-
-@dataclass(frozen=True, eq=False)
-class Context:
-    """What every step of one run needs besides the state."""
-
-    rope: tuple[Tensor, Tensor]
-    """Cosine and sine tables: (T, C / 2), or (B, 1, T, C / 2) when padding shifts the positions of a row."""
-    mask: Tensor | None = None
-    """Who may attend to whom, (B, 1, T, T) bool; None: every token to itself and all before it."""
-
-
-Sublayer = Callable[[Tensor, Context], Tensor]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
-    """Shape and interfaces of a `LoopedTransformer`."""
-
-    vocab_size: int
-    d_model: int = 64
-    layers: int = 2
-    heads: int = 2
-    d_ff: int = 160
-    """Width of the SwiGLU branch. The paper's 44M and 129M totals fit 4 * d_model with a tied head."""
-    trained_loops: int = 4
-    readout: Literal["rmsnorm", "raw", "layernorm", "final_only"] = "rmsnorm"
-    """`final_only`: raw intermediate exits, an RMSNorm final exit."""
-    inter_loop_norm: Literal["none", "own", "shared"] = "none"
-    """An RMSNorm of the state at the end of every loop: none (the paper's ablations), a module of its own, or the
-    readout's own module (as Ouro does)."""
-    tied_head: bool = False
-    dropout: float = 0.0
-    norm_eps: float = 1e-6
-    """Added to the mean square, in units of the squared state."""
-    rope_theta: float = 10_000.0
-    init_std: float = 0.02
-
-    def __post_init__(self) -> None:
-        if self.readout not in READOUTS:
-            raise unknown("readout", self.readout, READOUTS)
-        if self.inter_loop_norm not in INTER_LOOP:
-            raise unknown("inter-loop norm", self.inter_loop_norm, INTER_LOOP)
-        for name in ("vocab_size", "d_model", "layers", "heads", "d_ff", "trained_loops"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; expected an integer >= 1")
-        if self.d_model % self.heads or (self.d_model // self.heads) % 2:
-            raise InputError(
-                f"d_model {self.d_model} over {self.heads} heads; expected an even number of channels a head, "
-                "which rotary positions turn in pairs"
-            )
-        if self.inter_loop_norm == "shared" and self.readout not in ("rmsnorm", "layernorm"):
-            raise InputError(
-                f"inter_loop_norm 'shared' with readout {self.readout!r}; expected a readout with a norm to share"
-            )
-
-
-class Attention(nn.Module):
-    """Causal multi-head self-attention with rotary positions, without biases."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.dropout = config.dropout
-        self.qkv = nn.Linear(config.d_model, 3 * config.d_model, bias=False)
-        self.out = nn.Linear(config.d_model, config.d_model, bias=False)
-
-    def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
-        B, T, D = x_BTD.shape
-        q, k, v = self.qkv(x_BTD).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(
-            _rotate(q, context.rope),
-            _rotate(k, context.rope),
-            v,
-            attn_mask=context.mask,
-            is_causal=context.mask is None,
-            dropout_p=self.dropout if self.training else 0.0,
-        )
-        out: Tensor = self.out(mixed.transpose(1, 2).reshape(B, T, D))
-        return out
-
-
-class SwiGLU(nn.Module):
-    """down(silu(gate(x)) * up(x)), without biases."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.gate_up = nn.Linear(config.d_model, 2 * config.d_ff, bias=False)
-        self.down = nn.Linear(config.d_ff, config.d_model, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        out: Tensor = self.down(F.silu(gate) * up)
-        return out
-
-
-class DecoderLayer(nn.Module):
-    """Two pre-norm residual branches; `attention` and `mlp` return what is added to the stream, not the sum."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.attention_norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
-        self.attention_mix = Attention(config)
-        self.mlp_norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
-        self.mlp_mix = SwiGLU(config)
-        self.drop = nn.Dropout(config.dropout)
-
-    def attention(self, state: Tensor, context: Context) -> Tensor:
-        out: Tensor = self.drop(self.attention_mix(self.attention_norm(state), context))
-        return out
-
-    def mlp(self, state: Tensor, context: Context) -> Tensor:
-        out: Tensor = self.drop(self.mlp_mix(self.mlp_norm(state)))
-        return out
+__all__ = ["FURTHER_READOUTS", "READOUTS", "RECURRENCES", "Context", "LoopedTransformer", "TransformerConfig"]
 
 
 class LoopedTransformer(nn.Module):
@@ -157,6 +46,9 @@ class LoopedTransformer(nn.Module):
                 nn.init.normal_(parameter, std=config.init_std)
         if config.tied_head:
             self.head.weight = self.embedding.weight
+        # Below here nothing draws random numbers: one seed gives the same weights with any intervention.
+        self.damping = None if config.damping is None else Damping(config.damping)
+        self.exit_gate = ExitGate(config.d_model) if config.exit_gate else None
 
     def embed(self, tokens: Tensor) -> tuple[Tensor, Context]:
         """tokens (B, T) int64 -> H_0 (B, T, D) and the context of T positions."""
@@ -190,11 +82,38 @@ class LoopedTransformer(nn.Module):
         return added
 
     def readout(self, state: Tensor, context: Context, loop: int, loops: int) -> Tensor:
-        """H_k (..., D) -> logits (..., V). `final_only` normalises the last exit of the run, and no other."""
-        if self.readout_norm is not None and (self.config.readout != "final_only" or loop == loops):
-            state = self.readout_norm(state)
-        logits: Tensor = self.head(state)
+        """H_k (..., D) -> logits (..., V). `final_only` normalizes the last exit of the run, and no other."""
+        logits: Tensor = self.head(self._shown(state, loop, loops))
         return logits
+
+    def exit_probabilities(self, trace: Trace) -> Tensor:
+        """(B, T, K), summing to 1, in float32 at least: how likely each token is to leave at each exit.
+
+        Raises:
+            InputError: the model has no exit gate.
+        """
+        return exit_distribution(self._exit_logits(trace))
+
+    def choose_exit(self, trace: Trace, threshold: float) -> Tensor:
+        """(B, T) int64 in 1..K: the first exit whose cumulative probability reaches `threshold` (0..1).
+
+        Raises:
+            InputError: the model has no exit gate, or the threshold is out of range.
+        """
+        return first_exit(self._exit_logits(trace), threshold)
+
+    def set_progress(self, fraction: float) -> None:
+        """Tell what follows a schedule (the `tapered` readout) how much of training, 0..1, is done.
+
+        To be called before every step of training; other configurations ignore it.
+
+        Raises:
+            InputError: the fraction is not in 0..1.
+        """
+        if not 0 <= fraction <= 1:
+            raise InputError(f"progress is {fraction!r}; expected the fraction of training that is done, 0..1")
+        if isinstance(self.readout_norm, TaperedNorm):
+            self.readout_norm.set_progress(fraction)
 
     def looped(self, name: str | None = None) -> Looped:
         """This model as a `Looped`."""
@@ -209,9 +128,30 @@ class LoopedTransformer(nn.Module):
             embed_masked=self.embed_masked,
             # With a norm at the loop boundary the step is no longer a sum of residual branches.
             branches=self.branches if self.loop_norm is None else None,
+            exit_probabilities=None if self.exit_gate is None else self.exit_probabilities,
+            choose_exit=None if self.exit_gate is None else self.choose_exit,
+            declares=frozenset({"loop_readout"} if self.config.readout == "final_only" else ()),
         )
 
+    def _shown(self, state: Tensor, loop: int, loops: int) -> Tensor:
+        """What exit `loop` of a run of `loops` gives to the head and to the exit gate, (..., D)."""
+        if self.readout_norm is None or (self.config.readout == "final_only" and loop < loops):
+            return state
+        shown: Tensor = self.readout_norm(state)
+        return shown
+
+    def _exit_logits(self, trace: Trace) -> Tensor:
+        """The gate at every exit but the last, (B, T, K - 1)."""
+        if self.exit_gate is None:
+            raise InputError("this model has no exit gate; build it with TransformerConfig(exit_gate=True)")
+        with nullcontext() if trace.grad else torch.no_grad():
+            exits = range(1, trace.loops + 1)
+            logits = [self.exit_gate(self._shown(trace.states[k], k, trace.loops)) for k in exits]
+            return torch.stack(logits, -1)[..., :-1]
+
     def _sublayers(self) -> Iterator[tuple[str, Sublayer]]:
+        if self.damping is not None:
+            yield "damping", self.damping
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer)
             yield f"layers.{index}.attention", layer.attention
@@ -226,15 +166,20 @@ class LoopedTransformer(nn.Module):
 
 
 def _readout_norm(config: TransformerConfig) -> nn.Module | None:
-    if config.readout == "raw":
-        return None
-    if config.readout == "layernorm":
-        return nn.LayerNorm(config.d_model, eps=config.norm_eps)
+    return _READOUT_NORMS[config.readout](config)
+
+
+def _rms_norm(config: TransformerConfig) -> nn.Module:
     return nn.RMSNorm(config.d_model, eps=config.norm_eps)
 
 
-def _rotate(x_BNTC: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the channel pairs (c, c + C/2) of every position by its angles."""
-    cos, sin = (table.to(x_BNTC.dtype) for table in rope)
-    a, b = x_BNTC.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+_READOUT_NORMS: Mapping[str, Callable[[TransformerConfig], nn.Module | None]] = MappingProxyType(
+    {
+        "rmsnorm": _rms_norm,
+        "raw": lambda config: None,
+        "layernorm": lambda config: nn.LayerNorm(config.d_model, eps=config.norm_eps),
+        "final_only": _rms_norm,
+        "dynamic_tanh": lambda config: DynamicTanh(config.d_model),
+        "tapered": lambda config: TaperedNorm(config.d_model, eps=config.norm_eps, taper=config.taper),
+    }
+)

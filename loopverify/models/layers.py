@@ -1,0 +1,112 @@
+"""The sublayers of a `LoopedTransformer`: each returns what is added to the stream, not the sum.
+
+Shapes: B batch, T tokens, D channels, N heads, C channels a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from loopverify.models.config import TransformerConfig
+
+__all__ = ["Attention", "Context", "Damping", "DecoderLayer", "Sublayer", "SwiGLU"]
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What every step of one run needs besides the state."""
+
+    rope: tuple[Tensor, Tensor]
+    """Cosine and sine tables: (T, C / 2), or (B, 1, T, C / 2) when padding shifts the positions of a row."""
+    mask: Tensor | None = None
+    """Who may attend to whom, (B, 1, T, T) bool; None: every token to itself and all before it."""
+
+
+Sublayer = Callable[[Tensor, Context], Tensor]
+
+
+class Attention(nn.Module):
+    """Causal multi-head self-attention with rotary positions, without biases."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.dropout = config.dropout
+        self.qkv = nn.Linear(config.d_model, 3 * config.d_model, bias=False)
+        self.out = nn.Linear(config.d_model, config.d_model, bias=False)
+
+    def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
+        B, T, D = x_BTD.shape
+        q, k, v = self.qkv(x_BTD).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(
+            _rotate(q, context.rope),
+            _rotate(k, context.rope),
+            v,
+            attn_mask=context.mask,
+            is_causal=context.mask is None,
+            dropout_p=self.dropout if self.training else 0.0,
+        )
+        out: Tensor = self.out(mixed.transpose(1, 2).reshape(B, T, D))
+        return out
+
+
+class SwiGLU(nn.Module):
+    """down(silu(gate(x)) * up(x)), without biases."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(config.d_model, 2 * config.d_ff, bias=False)
+        self.down = nn.Linear(config.d_ff, config.d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        out: Tensor = self.down(F.silu(gate) * up)
+        return out
+
+
+class DecoderLayer(nn.Module):
+    """Two pre-norm residual branches; `attention` and `mlp` return what is added to the stream, not the sum."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.attention_mix = Attention(config)
+        self.mlp_norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.mlp_mix = SwiGLU(config)
+        self.drop = nn.Dropout(config.dropout)
+
+    def attention(self, state: Tensor, context: Context) -> Tensor:
+        out: Tensor = self.drop(self.attention_mix(self.attention_norm(state), context))
+        return out
+
+    def mlp(self, state: Tensor, context: Context) -> Tensor:
+        out: Tensor = self.drop(self.mlp_mix(self.mlp_norm(state)))
+        return out
+
+
+class Damping(nn.Module):
+    """ρ·H as a residual branch, (ρ − 1)·H, with one learned factor ρ = σ(logit): the carry of the loop becomes ρ."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.logit = nn.Parameter(torch.tensor(factor).logit())
+
+    @property
+    def factor(self) -> Tensor:
+        """ρ, a scalar in (0, 1)."""
+        return torch.sigmoid(self.logit)
+
+    def forward(self, state: Tensor, context: Context) -> Tensor:
+        return -torch.sigmoid(-self.logit) * state
+
+
+def _rotate(x_BNTC: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn the channel pairs (c, c + C/2) of every position by its angles."""
+    cos, sin = (table.to(x_BNTC.dtype) for table in rope)
+    a, b = x_BNTC.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
