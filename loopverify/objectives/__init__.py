@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from loopverify.objectives.compose import Objective, Terms, named
-from loopverify.objectives.terms import norm_penalty, per_loop, terminal
+from loopverify.objectives.compose import ADDITIONS, GATED, LOSSES, Objective, Terms, named
+from loopverify.objectives.terms import exit_entropy, exit_weighted, latent_distance, norm_penalty, per_loop, terminal
 
-__all__ = ["Objective", "Terms", "named", "norm_penalty", "per_loop", "terminal"]
+__all__ = [
+    "ADDITIONS",
+    "GATED",
+    "LOSSES",
+    "Objective",
+    "Terms",
+    "exit_entropy",
+    "exit_weighted",
+    "latent_distance",
+    "named",
+    "norm_penalty",
+    "per_loop",
+    "terminal",
+]

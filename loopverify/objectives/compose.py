@@ -1,4 +1,4 @@
-"""Objectives put together by name: 'terminal', 'per_loop', 'per_loop+penalty', ..."""
+"""Objectives put together by name: 'terminal', 'per_loop+penalty', 'exit_weighted+latent', ..."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from torch import Tensor
 
 from loopverify.errors import InputError, unknown
 from loopverify.looped import Trace
-from loopverify.objectives.terms import norm_penalty, per_loop, terminal
+from loopverify.objectives.terms import exit_entropy, exit_weighted, latent_distance, norm_penalty, per_loop, terminal
 
-__all__ = ["LOSSES", "Objective", "Term", "Terms", "named"]
+__all__ = ["ADDITIONS", "GATED", "LOSSES", "Objective", "Term", "Terms", "named"]
 
 Term = Callable[[Trace, Tensor], Tensor]
 
-LOSSES: Mapping[str, Term] = MappingProxyType({"terminal": terminal, "per_loop": per_loop})
+LOSSES: Mapping[str, Term] = MappingProxyType(
+    {"per_loop": per_loop, "terminal": terminal, "exit_weighted": exit_weighted}
+)
 """The cross-entropy placements that a name may begin with."""
+GATED = frozenset({"exit_weighted"})
+"""Placements that need a model with exit probabilities, and that reward their entropy."""
+ADDITIONS: Mapping[str, Term] = MappingProxyType({"penalty": norm_penalty, "latent": latent_distance})
+"""What a name may add with '+', each under the weight of its name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,24 +50,46 @@ class Objective:
     def __call__(self, trace: Trace, targets: Tensor) -> Terms:
         return Terms({name: term(trace, targets) for name, term in self.terms.items()})
 
+    @property
+    def gated(self) -> bool:
+        """Whether it needs a model with exit probabilities."""
+        return not GATED.isdisjoint(self.terms)
 
-def named(name: str, *, penalty: float = 0.01) -> Objective:
-    """The objective called `name`: a placement from `LOSSES`, optionally '+penalty' with weight `penalty`.
 
-    The penalty's default weight is the paper's lambda = 0.01 (Sharma & Vu 2026, section 3).
+def named(name: str, *, penalty: float = 0.01, latent: float = 0.01, exit_entropy: float = 0.1) -> Objective:
+    """The objective called `name`: a placement from `LOSSES`, then any of '+penalty' and '+latent'.
+
+    Args:
+        penalty: weight of the norm penalty; the paper's lambda = 0.01 (Sharma & Vu 2026, section 3).
+        latent: weight of the latent loss; the penalty's, which it is itself where targets embed to zero.
+        exit_entropy: weight of the entropy that 'exit_weighted' rewards, beta; 0.1 as in Ouro's first stage
+            (arXiv:2510.25741; 0.05 in the later ones), 0 for none. Its part is -beta times the entropy.
+
+    Raises:
+        InputError: an unknown placement or addition, or a weight out of range among those that are used.
     """
     placement, *additions = name.split("+")
     if placement not in LOSSES:
-        raise unknown("loss", placement, LOSSES)
+        raise unknown("loss", placement, LOSSES, ordered=True)
     terms: dict[str, Term] = {placement: LOSSES[placement]}
+    if placement in GATED:
+        terms |= _entropy_reward(exit_entropy)
+    weights = {"penalty": penalty, "latent": latent}
     for addition in additions:
-        if addition != "penalty":
-            raise unknown("addition to the loss", addition, ["penalty"])
-        if not penalty > 0:
-            raise InputError(f"penalty is {penalty!r}; expected a weight > 0 (or leave out '+penalty')")
-        terms["penalty"] = partial(_weighted_penalty, weight=penalty)
+        if addition not in ADDITIONS:
+            raise unknown("addition to the loss", addition, ADDITIONS, ordered=True)
+        weight = weights[addition]
+        if not weight > 0:
+            raise InputError(f"{addition} is {weight!r}; expected a weight > 0 (or leave out '+{addition}')")
+        terms[addition] = partial(_weighted, term=ADDITIONS[addition], weight=weight)
     return Objective(name, MappingProxyType(terms))
 
 
-def _weighted_penalty(trace: Trace, targets: Tensor, *, weight: float) -> Tensor:
-    return weight * norm_penalty(trace)
+def _entropy_reward(beta: float) -> dict[str, Term]:
+    if not beta >= 0:
+        raise InputError(f"exit_entropy is {beta!r}; expected a weight >= 0 (0 rewards no entropy)")
+    return {"exit_entropy": partial(_weighted, term=exit_entropy, weight=-beta)} if beta > 0 else {}
+
+
+def _weighted(trace: Trace, targets: Tensor, *, term: Term, weight: float) -> Tensor:
+    return weight * term(trace, targets)
