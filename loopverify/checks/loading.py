@@ -19,8 +19,7 @@ from loopverify.looped import Looped
 
 __all__ = ["load_model", "raised"]
 
-_OURS = Path(__file__).parents[1]
-_NOT_THE_USERS = (str(_OURS), str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"), "<frozen")
+_LIBRARIES = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), "<frozen")
 
 
 def load_model(reference: str, search: Path | None = None) -> Looped:
@@ -53,13 +52,18 @@ def load_model(reference: str, search: Path | None = None) -> Looped:
 
 def raised(error: BaseException) -> str | None:
     """The last line of a traceback and where in the user's own code it came from; None when none of it is theirs."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_NOT_THE_USERS)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_the_users(frame.filename)]
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg}, at {error.filename}:{error.lineno}"
     if not frames:
         return None
     last = "".join(traceback.format_exception_only(error)).strip()
     return f"{last}, at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}"
+
+
+def _is_the_users(file: str) -> bool:
+    standard = file.startswith(sysconfig.get_path("stdlib")) and "site-packages" not in file
+    return not standard and not file.startswith(_LIBRARIES)
 
 
 def _import(source: str, reference: str, search: Path | None) -> object:
@@ -72,25 +76,31 @@ def _import(source: str, reference: str, search: Path | None) -> object:
         return importlib.import_module(source)
     except ImportError as error:
         raise InputError(
-            f"model {reference!r}: cannot import {source!r} ({error}); expected a module that Python finds from the "
-            "current folder or an installed package"
+            f"model {reference!r}: cannot import {source!r} ({raised(error) or error}); expected a module that Python "
+            "finds from the current folder or an installed package"
         ) from error
     except OSError as error:
         raise InputError(f"model {reference!r}: cannot read {source}: {error.strerror or error}") from error
     except Exception as error:
-        raise InputError(f"model {reference!r}: importing {source} raised {raised(error) or error!r}") from error
+        told = raised(error) or f"{type(error).__name__}: {error}"
+        raise InputError(f"model {reference!r}: importing {source} raised {told}") from error
 
 
 def _import_file(path: Path) -> ModuleType:
     # Its neighbors are importable, as they are for `python file.py`.
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = path.stem if path.stem not in sys.modules else f"{path.stem} of {path.parent}"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses and the like look themselves up there
-    spec.loader.exec_module(module)
+    sys.modules[name] = module  # dataclasses and the like look themselves up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 

@@ -35,7 +35,9 @@ class Subject:
         first = next(model.parameters(), None)
         self.device = first.device if first is not None else torch.device("cpu")
         self.generator = torch.Generator().manual_seed(SEED)
-        probe = self.unroll(torch.zeros(1, 1, dtype=torch.int64, device=self.device), loops=1)
+        # Without the step, whose faults are for the checks to name.
+        idle = replace(model, step=lambda state, context, loop: state)
+        probe = self.unroll(torch.zeros(1, 1, dtype=torch.int64, device=self.device), loops=1, model=idle)
         self.dtype = probe.states[0].dtype
         self.width = probe.states[0].shape[-1]
         self.vocab_size = model.vocab_size or probe.logits(1).shape[-1]

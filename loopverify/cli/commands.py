@@ -1,0 +1,195 @@
+"""The commands: each reads its arguments, asks the library, and shows the record that it gets."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import torch
+import tyro
+from rich.console import Console
+
+from loopverify.checks import check_looped_model
+from loopverify.checks.loading import load_model, raised
+from loopverify.claims import CLAIMS, Evidence, evaluate
+from loopverify.cli import views
+from loopverify.cli.doctor import diagnose
+from loopverify.cli.runs import read_studies
+from loopverify.cli.tokens import drawn_tokens, read_tokens
+from loopverify.errors import InputError, LoopverifyError
+from loopverify.looped import Looped
+from loopverify.objectives import named
+from loopverify.probes import audit, untouched
+from loopverify.report import build
+
+__all__ = ["run"]
+
+HOLDS, FELL_SHORT, WRONG_USE = 0, 1, 2
+WIDTH = 100
+
+Model = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PKG.MOD:FACTORY")]
+File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+Count = Annotated[int | None, tyro.conf.arg(metavar="K")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """Which variables does a model carry from loop to loop that its loss cannot see?"""
+
+    model: Model
+    """A function without arguments that returns a Looped or a known module; also path/to/file.py:factory."""
+    loops: Count = None
+    """Loops to run; the trained ones when omitted."""
+    tokens: File = None
+    """Sequences of token ids: .json, .npy, or a text with one a line; drawn at random when omitted."""
+    objective: str = "per_loop"
+    """What the model is trained with: per_loop or terminal, each optionally with +penalty."""
+    penalty: float = 0.01
+    """Weight of +penalty."""
+    seed: int = 0
+    """Of tokens and of anything that the model draws."""
+    json: File = None
+    """Where to write the record."""
+
+    def run(self, out: Console) -> int:
+        model = load_model(self.model, Path.cwd())
+        batch = drawn_tokens(model, self.seed) if self.tokens is None else read_tokens(self.tokens, model)
+        objective = named(self.objective, penalty=self.penalty)
+        found = audit(model, batch.tokens, batch.targets, self.loops, objective, seed=self.seed)
+        _say(out, str(found))
+        _say(out, f"Input: {batch.source}.")
+        if self.tokens is None:
+            _say(
+                out, "Random tokens show what the loop carries, not how well it predicts: --tokens FILE for your text."
+            )
+        _write(self.json, {"input": batch.source, **found.to_dict()})
+        return FELL_SHORT if found.verdict == "blind_spot" else HOLDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """Run the conformance suite on a model."""
+
+    model: Model
+    """A function without arguments that returns a Looped or a known module; also path/to/file.py:factory."""
+    expect: Annotated[
+        tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ID=WHY [ID=WHY ...]")
+    ] = ()
+    """Checks that are known to fail, each with the reason."""
+    json: File = None
+    """Where to write the records."""
+
+    def run(self, out: Console) -> int:
+        expected = _expectations([text for group in self.expect for text in group])
+        model = load_model(self.model, Path.cwd())
+        _try_out(model)
+        results = check_looped_model(model, expected, on_fail="return")
+        out.print(*views.checks(results), sep="\n")
+        counts = Counter(result.status for result in results)
+        told = ", ".join(f"{count} {status}" for status, count in counts.items())
+        _say(out, f"{model.name}: {len(results)} checks, {told}")
+        _write(self.json, [result.to_dict() for result in results])
+        # Where every check was skipped, nothing was verified.
+        return FELL_SHORT if {"failed", "error", "xpassed"} & counts.keys() or not counts["passed"] else HOLDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doctor:
+    """What this installation can do."""
+
+    def run(self, out: Console) -> int:
+        out.print(views.findings(diagnose()))
+        return HOLDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """List the papers' claims, or judge them on stored runs."""
+
+    runs: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder that `pytest train` keeps its runs in."""
+    json: File = None
+    """Where to write the records."""
+
+    def run(self, out: Console) -> int:
+        if self.runs is None:
+            unjudged = [evaluate(claim, ()) for claim in CLAIMS.values()]
+            out.print(views.claims(unjudged))
+            _say(out, f"{len(unjudged)} claims (sentences: --json FILE). To judge them: loopverify claims --runs DIR")
+            _write(self.json, [evidence.to_dict() for evidence in unjudged])
+            return HOLDS
+        judged: dict[str, tuple[Evidence, ...]] = {}
+        for study in read_studies(self.runs):
+            report = build(study.runs)
+            judged[study.title] = report.evidence
+            out.print(views.evidence(report.evidence, f"{study.title}, {report.runs} runs"))
+            _say(out, ", ".join(f"{count} {verdict}" for verdict, count in report.counts.items()))
+        _write(self.json, {title: [e.to_dict() for e in evidence] for title, evidence in judged.items()})
+        verdicts = {e.verdict for evidence in judged.values() for e in evidence}
+        return FELL_SHORT if "contradicted" in verdicts else HOLDS
+
+
+Command = (
+    Annotated[Audit, tyro.conf.subcommand("audit")]
+    | Annotated[Check, tyro.conf.subcommand("check")]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
+    | Annotated[Claims, tyro.conf.subcommand("claims")]
+)
+_DESCRIPTION = "Verify looped language models. Exit status: 0 it holds, 1 something fell short, 2 wrong use."
+
+
+def run(argv: Sequence[str] | None) -> int:
+    """Parse `argv` and run its command; returns the exit status. Errors are told on stderr."""
+    command = tyro.cli(Command, args=argv, prog="loopverify", description=_DESCRIPTION)
+    try:
+        return command.run(_console(sys.stdout))
+    except LoopverifyError as error:
+        return _wrong(str(error))
+    except Exception as error:
+        # A fault of ours rather than of the user's code deserves its traceback.
+        told = raised(error)
+        return _wrong(f"the model raised {told}" if told else traceback.format_exc())
+
+
+def _wrong(told: str) -> int:
+    _say(_console(sys.stderr), f"error: {told}")
+    return WRONG_USE
+
+
+def _console(file: TextIO) -> Console:
+    console = Console(file=file)
+    return Console(file=file, width=min(WIDTH, console.width) if console.is_terminal else WIDTH)
+
+
+def _say(out: Console, text: str) -> None:
+    out.print(text, markup=False, highlight=False)
+
+
+def _try_out(model: Looped) -> None:
+    """One loop of two tokens: a model that does not run at all is told once, rather than by every check."""
+    with untouched(model), torch.no_grad():
+        state, context = model.embed(drawn_tokens(model, seed=0).tokens[:1, :2])
+        model.readout(model.step(state, context, 1), context, 1, 1)
+
+
+def _expectations(texts: Sequence[str]) -> Mapping[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for text, (_, sign, why) in zip(texts, pairs, strict=True):
+        if not sign or not why:
+            raise InputError(f"--expect {text!r}; expected the id of a check and why it fails: id=why")
+    return {name: why for name, _, why in pairs}
+
+
+def _write(path: Path | None, record: Any) -> None:
+    if path is None:
+        return
+    try:
+        path.write_text(json_format.dumps(record, indent=1, allow_nan=False, ensure_ascii=False), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,83 @@
+"""Stored runs, read as plain files and sorted into studies: what may be compared with one another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loopverify.claims import Run
+from loopverify.errors import InputError
+
+__all__ = ["Study", "read_studies"]
+
+_VARIES = ("loss", "readout", "penalty", "seed")
+"""What differs between the runs of one study; all else in a run's spec is the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Runs of one preset with equal specs but for condition and seed."""
+
+    title: str
+    """The preset, and what tells the study from others of the same preset."""
+    runs: tuple[Run, ...]
+
+
+def read_studies(root: Path) -> tuple[Study, ...]:
+    """The studies in `root`/runs/*/, by preset.
+
+    Raises:
+        InputError: no such folder, no runs in it, or a run whose files are damaged.
+    """
+    paths = sorted(root.glob("runs/*/result.json"))
+    if not paths:
+        reason = "it has no runs/*/result.json" if root.is_dir() else "it is no folder"
+        raise InputError(f"no stored runs in {root}: {reason}; give the folder that `pytest train --runs` wrote to")
+    groups: dict[str, list[tuple[Run, Mapping[str, Any]]]] = {}
+    for path in paths:
+        run, shared = _read(path)
+        groups.setdefault(json.dumps([run.preset, shared], sort_keys=True), []).append((run, shared))
+    presets = [group[0][0].preset for group in groups.values()]
+    studies = []
+    for group in groups.values():
+        run, shared = group[0]
+        rivals = [other[0][1] for other in groups.values() if other[0][0].preset == run.preset]
+        title = run.preset if presets.count(run.preset) == 1 else f"{run.preset} ({_difference(shared, rivals)})"
+        studies.append(Study(title=title, runs=tuple(run for run, _ in group)))
+    return tuple(sorted(studies, key=lambda study: study.title))
+
+
+def _read(path: Path) -> tuple[Run, Mapping[str, Any]]:
+    """A run, and what it shares with the others of its study."""
+    manifest = path.with_name("manifest.json")
+    try:
+        text = path.read_bytes()
+        record = json.loads(manifest.read_bytes()) if manifest.exists() else {}
+        told = record.get("files", {}).get(path.name, {}).get("sha256")
+        if told is not None and told != hashlib.sha256(text).hexdigest():
+            raise InputError("it is not the file that its manifest names; remove the run, or train it again")
+        run = Run.from_json(text.decode())
+        spec = record.get("spec", {})
+        return run, {name: value for name, value in spec.items() if name not in _VARIES}
+    except (OSError, ValueError, AttributeError) as error:  # an InputError is a ValueError
+        raise InputError(f"the stored run {path.parent} is damaged: {error}") from error
+
+
+def _difference(shared: Mapping[str, Any], rivals: list[Mapping[str, Any]]) -> str:
+    """The parts of a spec that not all rivals share, a nested one by its own parts."""
+    flat = [_flat(rival) for rival in rivals]
+    own = _flat(shared)
+    names = [name for name in own if len({json.dumps(rival.get(name)) for rival in flat}) > 1]
+    return ", ".join(f"{name} {own[name]}" for name in names)
+
+
+def _flat(spec: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in spec.items():
+        parts = value if isinstance(value, Mapping) else {"": value}
+        flat |= {f"{name}.{part}".rstrip("."): entry for part, entry in parts.items()}
+    return flat

@@ -1,0 +1,79 @@
+"""Records as tables of one screen of 100 columns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from loopverify.checks import CheckResult
+from loopverify.claims import Evidence
+
+__all__ = ["checks", "claims", "evidence", "findings"]
+
+_STYLES = {
+    "passed": "green",
+    "held": "green",
+    "failed": "bold red",
+    "error": "bold red",
+    "xpassed": "bold red",
+    "contradicted": "bold red",
+    "inconclusive": "yellow",
+}
+_WRONG = ("failed", "error", "xpassed")
+
+
+def findings(lines: Iterable[tuple[str, str]]) -> Table:
+    """Subjects and what was found of them."""
+    table = Table.grid(padding=(0, 2))
+    for line in lines:
+        table.add_row(*map(Text, line))
+    return table
+
+
+def checks(results: Sequence[CheckResult]) -> Iterator[RenderableType]:
+    """Those that did not apply by their reasons; then a row a check, in full and last where something is wrong."""
+    table = _table("status", "check", "found")
+    for result in sorted(results, key=lambda result: result.status in _WRONG):
+        if result.status != "skipped":
+            whole = result.status in _WRONG
+            found = Text(result.message, no_wrap=not whole, overflow="fold" if whole else "ellipsis")
+            table.add_row(_status(result.status), Text(result.id), found)
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for result in results:
+        if result.status == "skipped":
+            reasons[result.message].append(result.id)
+    for reason, ids in reasons.items():
+        yield Text(f"skipped {', '.join(ids)}: {reason}", style="dim")
+    yield table
+
+
+def claims(listed: Iterable[Evidence]) -> Table:
+    """One row a claim: what it requires, and what the paper found."""
+    table = _table("claim", "required", "paper")
+    for entry in listed:
+        table.add_row(*map(Text, (entry.claim, entry.required_text, entry.published_text)))
+    return table
+
+
+def evidence(judged: Iterable[Evidence], title: str) -> Table:
+    """One row a claim: the verdict, what was measured, what is required, and seeds a side."""
+    table = _table("verdict", "claim", "measured", "required", "n", title=title)
+    for entry in judged:
+        cells = (entry.claim, entry.measured_text, entry.required_text, entry.n)
+        table.add_row(_status(entry.verdict), *map(Text, cells))
+    return table
+
+
+def _table(*headings: str, title: str | None = None) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), title=title and Text(title), title_justify="left")
+    for heading in headings:
+        table.add_column(Text(heading, style="bold"), overflow="fold")
+    return table
+
+
+def _status(status: str) -> Text:
+    return Text(status, style=_STYLES.get(status, "dim"))
