@@ -27,7 +27,6 @@ class GradientCutError(LoopverifyError):
     """No gradient reaches an earlier state: the recurrence is cut between two loops."""
 
 
-def unknown(what: str, value: object, known: Iterable[str], *, ordered: bool = False) -> InputError:
-    """The error for a name that is not one of `known`, listing them all: by alphabet, or if `ordered` as they come."""
-    names = known if ordered else sorted(known)
-    return InputError(f"unknown {what} {value!r}; expected one of: {', '.join(names)}")
+def unknown(what: str, value: object, known: Iterable[str]) -> InputError:
+    """The error for a name that is not one of `known`, listing them all in the order given."""
+    return InputError(f"unknown {what} {value!r}; expected one of: {', '.join(known)}")

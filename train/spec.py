@@ -12,7 +12,7 @@ import torch
 
 import loopverify
 from loopverify.errors import InputError, unknown
-from loopverify.models import FURTHER_READOUTS, READOUTS, RECURRENCES, LoopedTransformer, TransformerConfig
+from loopverify.models import READOUTS, RECURRENCES, LoopedTransformer, TransformerConfig
 from loopverify.objectives import Objective, named
 from train.presets import Preset
 
@@ -51,8 +51,8 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         named(self.loss, penalty=self.penalty)  # refuses unknown losses and weights
-        if self.readout not in (readouts := (*READOUTS, *FURTHER_READOUTS)):
-            raise unknown("readout", self.readout, readouts)
+        if self.readout not in READOUTS:
+            raise unknown("readout", self.readout, READOUTS)
         if self.recurrence not in RECURRENCES:
             raise unknown("recurrence", self.recurrence, RECURRENCES)
         if self.seed < 0:

@@ -45,7 +45,7 @@ def claims_for(tables: Sequence[str] | None = None) -> tuple[Claim, ...]:
     known = {claim.table for claim in CLAIMS.values()}
     for table in tables or ():
         if table not in known:
-            raise unknown("table", table, known)
+            raise unknown("table", table, sorted(known))
     return tuple(claim for claim in CLAIMS.values() if tables is None or claim.table in tables)
 
 

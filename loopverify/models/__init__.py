@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loopverify.models import recurrences
-from loopverify.models.config import FURTHER_READOUTS, READOUTS, RECURRENCES, TransformerConfig
+from loopverify.models.config import READOUTS, RECURRENCES, TransformerConfig
 from loopverify.models.transformer import LoopedTransformer
 
-__all__ = ["FURTHER_READOUTS", "READOUTS", "RECURRENCES", "LoopedTransformer", "TransformerConfig", "recurrences"]
+__all__ = ["READOUTS", "RECURRENCES", "LoopedTransformer", "TransformerConfig", "recurrences"]

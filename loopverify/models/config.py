@@ -9,12 +9,10 @@ from typing import Any, Literal
 
 from loopverify.errors import InputError, unknown
 
-__all__ = ["FURTHER_READOUTS", "READOUTS", "RECURRENCES", "TransformerConfig"]
+__all__ = ["READOUTS", "RECURRENCES", "TransformerConfig"]
 
-READOUTS = ("final_only", "layernorm", "raw", "rmsnorm")
-"""The paper's readouts."""
-FURTHER_READOUTS = ("dynamic_tanh", "tapered")
-"""Readouts of other papers: one that saturates, and a norm that training takes away."""
+READOUTS = ("rmsnorm", "raw", "layernorm", "final_only", "dynamic_tanh", "tapered")
+"""The paper's readouts, then two of other papers: one that saturates, and a norm that training takes away."""
 INTER_LOOP = ("none", "own", "shared")
 RECURRENCES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -58,8 +56,8 @@ class TransformerConfig:
     init_std: float = 0.02
 
     def __post_init__(self) -> None:
-        if self.readout not in (known := (*READOUTS, *FURTHER_READOUTS)):
-            raise unknown("readout", self.readout, known, ordered=True)
+        if self.readout not in READOUTS:
+            raise unknown("readout", self.readout, READOUTS)
         if self.inter_loop_norm not in INTER_LOOP:
             raise unknown("inter-loop norm", self.inter_loop_norm, INTER_LOOP)
         for name in ("vocab_size", "d_model", "layers", "heads", "d_ff", "trained_loops"):

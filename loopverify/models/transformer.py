@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace
-from loopverify.models.config import FURTHER_READOUTS, READOUTS, RECURRENCES, TransformerConfig
+from loopverify.models.config import READOUTS, RECURRENCES, TransformerConfig
 from loopverify.models.exits import ExitGate, exit_distribution, first_exit
 from loopverify.models.layers import Context, Damping, DecoderLayer, Sublayer
 from loopverify.models.readouts import DynamicTanh, TaperedNorm
 
-__all__ = ["FURTHER_READOUTS", "READOUTS", "RECURRENCES", "Context", "LoopedTransformer", "TransformerConfig"]
+__all__ = ["READOUTS", "RECURRENCES", "Context", "LoopedTransformer", "TransformerConfig"]
 
 
 class LoopedTransformer(nn.Module):

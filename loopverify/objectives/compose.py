@@ -70,14 +70,14 @@ def named(name: str, *, penalty: float = 0.01, latent: float = 0.01, exit_entrop
     """
     placement, *additions = name.split("+")
     if placement not in LOSSES:
-        raise unknown("loss", placement, LOSSES, ordered=True)
+        raise unknown("loss", placement, LOSSES)
     terms: dict[str, Term] = {placement: LOSSES[placement]}
     if placement in GATED:
         terms |= _entropy_reward(exit_entropy)
     weights = {"penalty": penalty, "latent": latent}
     for addition in additions:
         if addition not in ADDITIONS:
-            raise unknown("addition to the loss", addition, ADDITIONS, ordered=True)
+            raise unknown("addition to the loss", addition, ADDITIONS)
         weight = weights[addition]
         if not weight > 0:
             raise InputError(f"{addition} is {weight!r}; expected a weight > 0 (or leave out '+{addition}')")

@@ -71,11 +71,11 @@ def test_conditions_are_named_as_in_the_claims() -> None:
         ({"loss": "dense"}, "unknown loss 'dense'; expected one of: per_loop, terminal, exit_weighted"),
         (
             {"readout": "norm"},
-            "unknown readout 'norm'; expected one of: dynamic_tanh, final_only, layernorm, raw, rmsnorm, tapered",
+            "unknown readout 'norm'; expected one of: rmsnorm, raw, layernorm, final_only, dynamic_tanh, tapered",
         ),
         (
             {"recurrence": "none"},
-            "unknown recurrence 'none'; expected one of: damped, inter_loop_norm, residual, shared",
+            "unknown recurrence 'none'; expected one of: residual, damped, inter_loop_norm, shared",
         ),
         ({"seed": -1}, "seed is -1; expected an integer >= 0"),
         ({"loss": "per_loop+penalty", "penalty": -1.0}, "penalty is -1.0; expected a weight > 0"),
@@ -87,7 +87,7 @@ def test_unknown_names_are_refused(changes: dict[str, object], words: str) -> No
 
 
 def test_an_unknown_preset_lists_the_known_ones() -> None:
-    with pytest.raises(InputError, match="unknown preset 'huge'; expected one of: 129m, 44m, small, tiny"):
+    with pytest.raises(InputError, match="unknown preset 'huge'; expected one of: tiny, small, 44m, 129m"):
         preset("huge")
     assert set(PRESETS) == {"tiny", "small", "44m", "129m"}
 

@@ -217,6 +217,6 @@ def test_progress_changes_nothing_without_a_schedule() -> None:
 def test_unknown_readouts_list_all_of_them() -> None:
     with pytest.raises(
         InputError,
-        match="unknown readout 'norm'; expected one of: final_only, layernorm, raw, rmsnorm, dynamic_tanh, tapered",
+        match="unknown readout 'norm'; expected one of: rmsnorm, raw, layernorm, final_only, dynamic_tanh, tapered",
     ):
         model("norm")

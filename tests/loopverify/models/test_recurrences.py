@@ -170,5 +170,5 @@ def test_factors_and_readouts_that_are_none_are_refused() -> None:
     for decay in (0.0, 1.0, float("nan")):
         with pytest.raises(InputError, match=rf"decay is {decay}; expected a factor in \(0, 1\)"):
             linear_decay(decay=decay)
-    with pytest.raises(InputError, match="unknown readout 'norm'; expected one of: raw, rmsnorm"):
+    with pytest.raises(InputError, match="unknown readout 'norm'; expected one of: rmsnorm, raw"):
         TinyBlock(readout="norm")  # type: ignore[arg-type]

@@ -89,7 +89,9 @@ def test_the_readouts_differ_only_in_what_stands_before_the_head() -> None:
         module = build(readout=readout)
         logits = module.readout(state, None, loop, 3)
         torch.testing.assert_close(logits, shown @ module.head.weight.T, rtol=1e-12, atol=1e-12)
-    assert {readout for readout, _ in expected} == set(READOUTS)
+    assert {readout for readout, _ in expected} | {"dynamic_tanh", "tapered"} == set(
+        READOUTS
+    )  # those: test_readouts.py
 
 
 @pytest.mark.parametrize("norm", ["own", "shared"])
@@ -157,7 +159,7 @@ def test_the_papers_sizes_have_the_papers_parameter_counts() -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"readout": "softmax"}, "unknown readout 'softmax'; expected one of: final_only, layernorm, raw, rmsnorm"),
+        ({"readout": "softmax"}, "unknown readout 'softmax'; expected one of: rmsnorm, raw, layernorm, final_only"),
         ({"inter_loop_norm": "both"}, "unknown inter-loop norm 'both'"),
         ({"heads": 5}, "d_model 12 over 5 heads; expected an even number of channels"),
         ({"heads": 12}, "d_model 12 over 12 heads; expected an even number of channels"),
