@@ -363,6 +363,10 @@ _BUILDERS: Mapping[str, Callable[[], lv.Looped]] = {
     "layernorm": _uncached(readout="layernorm"),
     "own_loop_norm": _uncached(inter_loop_norm="own"),
     "tied_head": _uncached(tied_head=True),
+    "damped": _uncached(damping=0.9),
+    "dynamic_tanh": _uncached(readout="dynamic_tanh"),
+    "tapered": _uncached(readout="tapered"),
+    "reference_gate": _uncached(exit_gate=True),
     "float64": lambda: LoopedTransformer(TransformerConfig(**SHAPE)).double().looped(),
     "exit_gate": lambda: GatedTransformer().looped(),
     **{

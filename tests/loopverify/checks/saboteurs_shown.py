@@ -107,9 +107,7 @@ class MixesExitsWithLabels(CachedTransformer):
         return replace(super().looped(name), paths={"with labels": with_labels})
 
 
-@trips(
-    "loop_count_effect", r"forward shows the same for 1 and for 2 loops \((\d+) and \1 module.*at construction"
-)
+@trips("loop_count_effect", r"forward shows the same for 1 and for 2 loops \((\d+) and \1 module.*at construction")
 class LoopCountOfTheConfiguration(CachedTransformer):
     def full(self, tokens: Tensor, loops: int) -> Tensor:
         return super().full(tokens, self.config.trained_loops)

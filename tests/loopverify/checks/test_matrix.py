@@ -1,0 +1,67 @@
+"""The matrix: every saboteur trips its own check, in words that name the fault, and no clean model trips any.
+
+Two seeds by default. All twenty: LOOPVERIFY_SEEDS=20 pytest tests/loopverify/checks/test_matrix.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+import torch
+
+from loopverify.checks import CHECKS
+from loopverify.checks.guard import same, tensors_of
+from tests.loopverify.checks.clean import CLEAN, build
+from tests.loopverify.checks.planting import Saboteur
+from tests.loopverify.checks.saboteurs import SABOTEURS
+
+SEEDS = range(int(os.environ.get("LOOPVERIFY_SEEDS", "2")))
+
+
+def test_every_check_has_a_saboteur_and_every_saboteur_a_check() -> None:
+    assert {saboteur.check for saboteur in SABOTEURS} == set(CHECKS)
+    assert len(CHECKS) == 45
+    assert len({saboteur.name for saboteur in SABOTEURS}) == len(SABOTEURS)
+
+
+@pytest.mark.parametrize("saboteur", SABOTEURS, ids=lambda saboteur: f"{saboteur.check}-{saboteur.name}")
+def test_a_saboteur_trips_its_check_in_words_that_name_the_fault(saboteur: Saboteur) -> None:
+    for seed in SEEDS:
+        result = CHECKS[saboteur.check].run(saboteur.build(seed))
+        assert result.status == "failed", f"seed {seed}: {result}"
+        assert re.search(saboteur.words, result.message), f"seed {seed}: {result.message}"
+        assert "Remedy: " in result.message
+
+
+@pytest.mark.parametrize("family", CLEAN)
+def test_a_clean_model_trips_no_check_and_is_left_as_it_was(family: str) -> None:
+    for seed in SEEDS:
+        model = build(family, seed)
+        for root in model.modules():
+            root.train()
+        before = [(name, tensor, tensor.detach().clone()) for name, tensor in tensors_of(model)]
+        random_state = torch.get_rng_state()
+        results = [check.run(model) for check in CHECKS.values()]
+        assert [str(result) for result in results if result.status not in ("passed", "skipped")] == []
+        after = dict(tensors_of(model))
+        assert len(after) == len(before)
+        for name, tensor, values in before:
+            assert after[name] is tensor, f"{name} is another object"
+            assert same(tensor, values), f"{name} has other values"
+            assert tensor.grad is None
+        assert all(module.training for root in model.modules() for module in root.modules())
+        assert torch.equal(torch.get_rng_state(), random_state)
+
+
+def test_every_check_passes_on_a_clean_model_that_has_what_it_needs() -> None:
+    # A check that only ever skips would trip on nothing.
+    passed = {
+        check.id
+        for family in ("exit_gate", "shared_loop_norm", "rmsnorm")
+        for model in [build(family, 0)]
+        for check in CHECKS.values()
+        if check.run(model).status == "passed"
+    }
+    assert passed == set(CHECKS)

@@ -1,0 +1,247 @@
+"""The doors of the suite: statuses, expectations, traits and what is said when a check does not apply."""
+
+from __future__ import annotations
+
+import json
+import unittest
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import loopverify as lv
+from loopverify.checks import CHECKS, TRAITS, CheckResult, ConformanceError, NotApplicableError
+from loopverify.checks.catalog import catalog_markdown, traits_markdown
+from loopverify.checks.traits import GROWTH
+from loopverify.errors import InputError
+from loopverify.models import LoopedTransformer, TransformerConfig
+from tests.loopverify.checks.clean import CachedTransformer, build
+from tests.loopverify.checks.saboteurs import SABOTEURS
+
+PLANTED = {saboteur.name: saboteur for saboteur in SABOTEURS}
+
+
+def by_id(results: list[CheckResult]) -> dict[str, CheckResult]:
+    return {result.id: result for result in results}
+
+
+def sabotaged(name: str, *traits: str) -> lv.Looped:
+    model = PLANTED[name].build(0)
+    return replace(model, declares=model.declares | set(traits))
+
+
+def test_every_result_of_a_clean_model_is_returned_in_the_order_of_the_checks() -> None:
+    model = build("gru", 0)
+    results = lv.check_looped_model(model)
+    assert [result.id for result in results] == [check.id for check in lv.checks_for(model)] == list(CHECKS)
+    assert {result.status for result in results} == {"passed", "skipped"}
+    assert {result.model for result in results} == {"gru"}
+
+
+def test_a_module_is_adapted_on_the_way() -> None:
+    torch.manual_seed(0)
+    module = LoopedTransformer(TransformerConfig(vocab_size=11, d_model=8, layers=1, heads=1, d_ff=8))
+    assert by_id(lv.check_looped_model(module))["causality"].status == "passed"
+    with pytest.raises(InputError, match="cannot adapt Linear"):
+        lv.check_looped_model(nn.Linear(2, 2))
+
+
+def test_all_failures_are_raised_at_once_with_their_words() -> None:
+    with pytest.raises(ConformanceError) as caught:
+        lv.check_looped_model(sabotaged("IgnoresTheMask"))
+    assert [result.id for result in caught.value.results] == ["padding_invariance", "mask_influence"]
+    text = str(caught.value)
+    assert text.startswith(f"IgnoresTheMask: 2 of {len(CHECKS)} checks do not hold\n")
+    assert "mask_influence: masking the first 2 tokens has no effect on the others (0 against a limit of" in text
+    assert "Likely cause: the mask is accepted as an argument and never reaches the attention. Remedy: hand" in text
+    assert isinstance(caught.value, AssertionError)
+
+
+def test_an_expected_failure_is_xfailed_and_one_that_passes_is_xpassed() -> None:
+    model = sabotaged("IgnoresTheMask")
+    reasons = {"padding_invariance": "no padding in training", "mask_influence": "one row at a time"}
+    results = by_id(lv.check_looped_model(model, expected_failures=reasons))
+    assert results["mask_influence"].status == "xfailed"
+    assert results["mask_influence"].message.startswith("expected (one row at a time): masking the first 2 tokens")
+    stale = {**reasons, "causality": "old bug"}
+    returned = by_id(lv.check_looped_model(model, expected_failures=stale, on_fail="return"))
+    assert returned["causality"].status == "xpassed"
+    with pytest.raises(ConformanceError, match=r"causality: expected to fail \(old bug\), and passes.*Remove it from"):
+        lv.check_looped_model(model, expected_failures=stale)
+
+
+def test_expecting_the_failure_of_a_check_that_does_not_apply_leaves_it_skipped() -> None:
+    results = lv.check_looped_model(build("gru", 0), expected_failures={"cached_decode": "no cache yet"})
+    assert by_id(results)["cached_decode"].status == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            {"expected_failures": {"causalty": "typo"}},
+            "unknown check 'causalty'; expected one of: trajectory_order, step_reads_state",
+        ),
+        ({"expected_failures": {"causality": " "}}, r"expected_failures\['causality'\] is ' '; expected the reason"),
+        ({"on_fail": "warn"}, "unknown on_fail 'warn'; expected one of: raise, return"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_what_was_expected(arguments: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        lv.check_looped_model(build("gru", 0), **arguments)
+
+
+def test_a_crash_is_an_error_of_its_check_and_no_other() -> None:
+    class Fragile(CachedTransformer):
+        def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, object]:
+            raise ZeroDivisionError("masks are hard")
+
+    torch.manual_seed(0)
+    results = by_id(lv.check_looped_model(Fragile().looped(), on_fail="return"))
+    wrong = {name for name, result in results.items() if result.status == "error"}
+    assert wrong == {"padding_invariance", "mask_influence"}
+    assert results["mask_influence"].message == "ZeroDivisionError inside the check: masks are hard"
+    with pytest.raises(ConformanceError, match=r"2 of .* checks do not hold"):
+        lv.check_looped_model(Fragile().looped())
+    with pytest.raises(ZeroDivisionError):  # a test runner gets the exception itself, with its traceback
+        CHECKS["mask_influence"](Fragile().looped())
+
+
+def test_a_check_called_on_a_model_raises_for_a_test_runner() -> None:
+    CHECKS["causality"](build("gru", 0))
+    with pytest.raises(ConformanceError, match="causality: exit 1 shows something else at position 0"):
+        CHECKS["causality"](sabotaged("SeesTheFuture"))
+    with pytest.raises(NotApplicableError, match="the model declares no decode; give Looped") as caught:
+        CHECKS["cached_decode"](build("gru", 0))
+    assert isinstance(caught.value, unittest.SkipTest)
+
+
+def test_a_coarse_dtype_is_refused_and_not_judged() -> None:
+    torch.manual_seed(0)
+    model = LoopedTransformer(TransformerConfig(vocab_size=11, d_model=16)).bfloat16().looped()
+    result = CHECKS["causality"].run(model)
+    assert result.status == "skipped"
+    assert "rounding in torch.bfloat16 alone may move the result by" in result.message
+    assert "check the model in float32" in result.message
+
+
+def test_models_of_plain_functions_are_checked_as_far_as_they_can_be() -> None:
+    table = torch.linspace(-1, 1, 77).view(11, 7).sin()
+    model = lv.Looped(
+        embed=lambda tokens: (table[tokens], None),
+        step=lambda state, context, loop: state + state.roll(1, -1).tanh(),
+        readout=lambda state, context, loop, loops: state @ table.T,
+        trained_loops=2,
+    )
+    results = by_id(lv.check_looped_model(model))
+    assert results["causality"].status == results["resume"].status == "passed"
+    assert "no nn.Module is called inside step" in results["loops_executed"].message
+    assert "name the module that owns them in Looped(module=...)" in results["parameter_gradient"].message
+
+
+# --- traits
+
+EXCUSED = {
+    "random_state": "RandomInitialState",
+    "sampled_depth": "SamplesItsDepth",
+    "uneven_loops": "CappedLoops",
+    "context_memory": "KeepsEarlierLoopsInTheContext",
+    "loop_readout": "TemperatureByLoop",
+    "contextual_readout": "NormsOverPositions",
+    "labels_mix_exits": "MixesExitsWithLabels",
+    "non_causal": "SeesTheFuture",
+    "batch_dependent": "CentersOverTheBatch",
+    "truncated_gradient": "DetachedScale",
+    "unused_parameters": "OneLayerHardCoded",
+    "last_loop_cache": "KeepsTheLastLoop",
+    "amplified_scale": "AddsTheResidualAgain",
+}
+
+
+def test_every_trait_is_decided_by_one_check_and_has_a_model_that_shows_it() -> None:
+    decided = [check.decides for check in CHECKS.values() if check.decides]
+    assert sorted(decided) == sorted(set(TRAITS) - set(GROWTH)) == sorted(EXCUSED)
+
+
+@pytest.mark.parametrize(("trait", "name"), EXCUSED.items())
+def test_a_declared_trait_explains_the_failure_that_it_names(trait: str, name: str) -> None:
+    check = next(check for check in CHECKS.values() if check.decides == trait)
+    assert check.run(sabotaged(name)).status == "failed"
+    result = check.run(sabotaged(name, trait))
+    assert result.status == "skipped"
+    assert result.message.startswith(f"declared '{trait}' ({TRAITS[trait]}), which explains it: ")
+    assert result.value is not None
+    assert result.limit is not None
+
+
+@pytest.mark.parametrize("trait", EXCUSED)
+def test_a_trait_that_a_model_does_not_show_is_contradicted(trait: str) -> None:
+    check = next(check for check in CHECKS.values() if check.decides == trait)
+    model = build("rmsnorm", 0)
+    assert check.run(model).status == "passed"
+    result = check.run(replace(model, declares=frozenset({trait})))
+    assert result.status == "failed"
+    assert f"the model declares '{trait}'" in result.message
+    assert f"Remedy: remove '{trait}' from declares." in result.message
+
+
+def test_a_random_state_that_is_declared_quiets_all_that_it_disturbs() -> None:
+    results = lv.check_looped_model(sabotaged("RandomInitialState", "random_state"))
+    assert {result.id for result in results if result.message.startswith("declared 'random_state'")} >= {
+        "determinism",
+        "cached_decode",
+    }
+
+
+def test_a_growth_law_that_holds_is_confirmed() -> None:
+    result = CHECKS["growth_law"].run(sabotaged("ClaimsSquareRootGrowth"))
+    assert result.status == "failed"
+    honest = replace(PLANTED["ClaimsSquareRootGrowth"].build(0), declares=frozenset({"growth_linear"}))
+    assert CHECKS["growth_law"].run(honest).status == "passed"
+
+
+def test_an_unknown_trait_is_an_error_that_lists_the_known_ones() -> None:
+    model = replace(build("gru", 0), declares=frozenset({"stochastic"}))
+    words = "unknown trait 'stochastic'; expected one of: random_state, sampled_depth"
+    with pytest.raises(InputError, match=words):
+        lv.check_looped_model(model)
+    with pytest.raises(InputError, match=words):
+        CHECKS["causality"](model)
+
+
+# --- records and the catalog
+
+
+def test_a_result_is_a_record_with_value_limit_margin_and_provenance() -> None:
+    result = by_id(lv.check_looped_model(build("float64", 0)))["residual_identity"]
+    assert (result.dtype, result.device, result.seed, result.unit) == ("float64", "cpu", 0, "relative")
+    assert result.margin == pytest.approx(result.limit - result.value)
+    record = json.loads(json.dumps(result.to_dict()))
+    assert record["margin"] == result.margin
+    assert record["status"] == "passed"
+    with pytest.raises(AttributeError):
+        result.status = "failed"  # type: ignore[misc]
+
+
+def test_the_margin_of_a_lower_bound_counts_upward() -> None:
+    result = by_id(lv.check_looped_model(build("gru", 0)))["depth_use"]
+    assert result.relation == ">="
+    assert result.margin == result.value - result.limit > 0
+
+
+def test_values_that_are_not_finite_are_written_as_words() -> None:
+    result = CheckResult(id="x", model="m", status="failed", message="", value=float("nan"), limit=1.0)
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["value"] == "nan"
+
+
+def test_the_catalog_has_a_line_for_every_check_and_trait() -> None:
+    lines = catalog_markdown().splitlines()
+    assert len(lines) == 2 + len(CHECKS)
+    assert lines[0] == "| check | what it catches | needs |"
+    row = next(line for line in lines if line.startswith("| `cache_slots` |"))
+    assert row == "| `cache_slots` | A cache sized by layers instead of layers times loops. | `decode`, `cache_slots` |"
+    assert all(check.catches.endswith(".") for check in CHECKS.values())
+    traits = traits_markdown().splitlines()
+    assert len(traits) == 2 + len(TRAITS)
+    assert any(line.endswith("| `growth_law` |") for line in traits)
