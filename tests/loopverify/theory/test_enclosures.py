@@ -46,6 +46,7 @@ def test_direction_bounds_end_where_the_lemma_does() -> None:
     # A cosine minus one: 0 where nothing turns, −2 where all does, never below −1 while s + a > 0.
     assert bounds.radial_low[[0, 2]].tolist() == [0.0, -2.0]
     assert bounds.radial_low[3].item() == -0.5
+    assert direction_bounds(f64(1.0), f64(-3.0), f64(0.1)).radial_low.item() == -2.0
     assert direction_bounds(f64(1.0), f64(0.0), f64(100.0)).radial_low.item() == -1.0
 
 
