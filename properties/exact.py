@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -16,15 +16,15 @@ from properties.strategies import epsilons, scales, seeds, softcaps
 
 __all__ = ["Vector", "logits_in_mpmath", "mlp_in_mpmath", "numbers", "readout_in_mpmath", "tiny_cases"]
 
-Vector = list[Any]
-Step = Callable[[Vector], Vector]
+Vector = Sequence[Any]
+Step = Callable[[Vector], list[Any]]
 
 
 def numbers(x: Tensor | None) -> Any:
     return None if x is None else x.tolist()
 
 
-def readout_in_mpmath(r: TokenReadout) -> Callable[[Vector], Vector]:
+def readout_in_mpmath(r: TokenReadout) -> Step:
     """The same readout by the oracle's definition."""
     if isinstance(r, RMSNorm):
         return lambda H: oracle.rms_norm(H, numbers(r.gain), r.eps)
@@ -40,7 +40,7 @@ def readout_in_mpmath(r: TokenReadout) -> Callable[[Vector], Vector]:
     return oracle.vector
 
 
-def logits_in_mpmath(c: Case) -> Callable[[Vector], Vector]:
+def logits_in_mpmath(c: Case) -> Step:
     read, weight = readout_in_mpmath(c.head.readout), c.head.weight.tolist()
     if c.head.softcap is None:
         return lambda H: oracle.logits(weight, read(H))
@@ -52,18 +52,19 @@ def mlp_in_mpmath(seed: int, d: int, sublayers: int, eps: float) -> tuple[Step, 
     rng = generator(seed)
     weights = [(normal(rng, d, d).tolist(), normal(rng, d, d).tolist()) for _ in range(sublayers)]
 
-    def branch(W: tuple[Any, Any], x: Vector) -> Vector:
+    def branch(W: tuple[Any, Any], x: Vector) -> list[Any]:
         return oracle.logits(W[1], [mp.tanh(v) for v in oracle.logits(W[0], x)])
 
-    def add(x: Vector, y: Vector) -> Vector:
+    def add(x: Vector, y: Vector) -> list[Any]:
         return [p + q for p, q in zip(x, y, strict=True)]
 
-    def step(H: Vector) -> Vector:
+    def step(H: Vector) -> list[Any]:
+        state = oracle.vector(H)
         for W in weights:
-            H = add(H, branch(W, oracle.rms_norm(H, None, eps)))
-        return H
+            state = add(state, branch(W, oracle.rms_norm(state, None, eps)))
+        return state
 
-    def limit(u: Vector) -> Vector:
+    def limit(u: Vector) -> list[Any]:
         total = [mpf(0)] * len(u)
         for W in weights:
             total = add(total, branch(W, u))

@@ -159,7 +159,10 @@ def test_without_a_pre_norm_the_update_grows_with_the_state(seed: int) -> None:
     """F(H) = H + W H: b(su) = s·b(u), so the "remainder" grows as s and the factor is not 1."""
     _, u = a_block(seed)
     W = normal(generator(seed), COUNT, D, D) / D**0.5
-    step = lambda H: H + H @ W.mT  # noqa: E731 - as short as the formula
+
+    def step(H: Tensor) -> Tensor:
+        return H + H @ W.mT
+
     moved, remainder = updates(step, u)
     assert float(log_slope(SCALES, moved)) == pytest.approx(1, abs=1e-6)
     assert float(log_slope(SCALES, remainder)) == pytest.approx(1, abs=0.1)
@@ -199,7 +202,10 @@ def test_without_the_residual_path_scale_is_forgotten_in_one_loop(seed: int) -> 
 def test_a_post_norm_removes_scale_with_no_norm_at_the_loop_boundary(seed: int) -> None:
     """Norm(H + B(H)), the residual inside the norm: rms 1 after every step, whatever went in."""
     block, u = a_block(seed)
-    step = lambda H: block.norm(block.step(H))  # noqa: E731
+
+    def step(H: Tensor) -> Tensor:
+        return block.norm(block.step(H))
+
     assert all((rms(step(s * u)) - 1).abs().max() <= 1e-12 for s in SCALES)
     assert carry(step, u).factor <= 1e-9
 
