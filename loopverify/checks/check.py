@@ -44,6 +44,7 @@ class Check:
             ConformanceError: the property does not hold.
             NotApplicableError: the check does not apply.
         """
+        __tracebackhide__ = True  # pytest shows the line of the test, which says more than this one
         result = self._examine(model)
         if result.status == "skipped":
             raise NotApplicableError(result.message)
