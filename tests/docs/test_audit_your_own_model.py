@@ -1,0 +1,87 @@
+"""The page is executed from top to bottom; its output is compared with the real one but for numbers."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from loopverify.cli import main
+
+pytest_plugins = ["pytester"]
+
+PAGE = Path(__file__).parents[2] / "docs" / "audit-your-own-model.md"
+Shell = Callable[[str], list[str]]
+STATUS = '; echo "exit status $?"'
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Every command of the page with the lines shown beneath it."""
+    for block in blocks("console"):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, *shown = part.splitlines()
+            yield command, shown
+
+
+def without_numbers(line: str) -> str:
+    """What has to be the same on every machine."""
+    line = re.sub(r"\S*/(?=test_mylm/)", "", line)
+    return " ".join(re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", line).split())
+
+
+@pytest.fixture
+def shell(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """Runs a command of the page in the folder of its files, in this process."""
+    monkeypatch.syspath_prepend(pytester.path)
+
+    def call(command: str) -> list[str]:
+        program, *arguments = shlex.split(command.removesuffix(STATUS))
+        status, text = 0, ""
+        if program == "pytest":
+            result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
+            status, text = int(result.ret), result.stdout.str()
+        elif program == "loopverify":
+            status = main(arguments)
+        else:
+            assert program == "python"
+            runpy.run_path(arguments[0], run_name="__main__")
+        captured = capsys.readouterr()
+        assert captured.err == ""
+        lines = (text or captured.out).splitlines()
+        return [*lines, f"exit status {status}"] if command.endswith(STATUS) else lines
+
+    return call
+
+
+def test_the_page_does_what_it_says(shell: Shell, pytester: pytest.Pytester) -> None:
+    own = {"mylm", "factory", "raw"}
+    for block in blocks("python"):
+        name = re.match(r"# (\S+\.py)\n", block)
+        assert name is not None, f"a block of Python names its file: {block.splitlines()[0]}"
+        (pytester.path / name[1]).write_text(block, encoding="utf-8")
+    try:
+        for command, shown in commands():
+            real = {without_numbers(line) for line in shell(command)}
+            missing = [line for line in shown if line.strip() != "..." and without_numbers(line) not in real]
+            assert missing == [], f"$ {command} does not show this; it shows:\n" + "\n".join(sorted(real))
+    finally:
+        for name in own & sys.modules.keys():
+            del sys.modules[name]
+
+
+def test_the_page_is_about_a_model_of_thirty_lines_and_a_factory_of_six() -> None:
+    model, factory = blocks("python")[:2]
+    assert "loopverify" not in model
+    assert len([line for line in model.splitlines()[1:] if line]) <= 30
+    assert len([line for line in factory.splitlines()[1:] if line]) <= 6
+    verdicts = [shown[0].rpartition(": ")[2] for command, shown in commands() if command.startswith("loopverify audit")]
+    assert verdicts == ["BLIND SPOT", "CONTROLLED", "CONTROLLED"]
