@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -20,12 +21,33 @@ def test_expressions() -> None:
     assert (metric.unit("ce@1-ce@4"), metric.unit("norm@12"), metric.unit("accuracy")) == ("nats", "L2", "")
     assert metric.label("ce@1-ce@4") == "CE(1) − CE(4)"
     assert metric.label("norm@4") == "‖H_4‖₂"
-    assert metric.label("norm_p99@4") == "norm_p99@4"
+    assert metric.label("accuracy@4") == "accuracy@4"
 
 
-@pytest.mark.parametrize("expression", ["", "ce@1-ce@2-ce@3", "ce@", "ce@1 - ce@4", "2*ce@1", "-ce@1", "CE@1"])
+def test_ratios() -> None:
+    metrics = {"norm_p99@4": 30.0, "norm_median@4": 12.0, "norm@1": 0.0}
+    assert metric.names("norm_p99@4/norm_median@4") == ("norm_p99@4", "norm_median@4")
+    assert metric.value("norm_p99@4/norm_median@4", metrics) == 2.5
+    assert math.isnan(metric.value("norm_p99@4/norm@1", metrics))
+    assert metric.unit("norm_p99@4/norm_median@4") == "×"
+    assert metric.label("norm_p99@4/norm_median@4") == "p99 ‖H_4‖₂ / median ‖H_4‖₂"
+    with pytest.raises(InputError, match="metric 'ce@1/norm@1' takes a ratio of L2 and nats; expected one unit"):
+        metric.unit("ce@1/norm@1")
+
+
+def test_what_stands_behind_the_at_need_not_be_a_loop() -> None:
+    assert metric.names("sweep_ce@0.1-sweep_ce@10") == ("sweep_ce@0.1", "sweep_ce@10")
+    assert metric.label("a_rad@late") == "a_rad (late)"
+    assert (metric.unit("a_rad@late"), metric.unit("clamp_delta_ce")) == ("rms", "nats")
+
+
+@pytest.mark.parametrize(
+    "expression", ["", "ce@1-ce@2-ce@3", "ce@", "ce@1 - ce@4", "2*ce@1", "-ce@1", "CE@1", "ce@1/", "ce@1/ce@2/ce@3"]
+)
 def test_no_expression(expression: str) -> None:
-    with pytest.raises(InputError, match="expected a name such as 'norm@4', or a difference such as 'ce@1-ce@4'"):
+    with pytest.raises(
+        InputError, match="expected a name such as 'norm@4', a difference such as 'ce@1-ce@4', or a ratio"
+    ):
         metric.names(expression)
 
 
@@ -44,6 +66,9 @@ def test_units_do_not_mix() -> None:
         (5.375, "", "5.38"),
         (1.1e9, "", "1.1e+09"),
         (-0.002, "nats", "-0.002 nats"),
+        (4.7e-9, "", "4.7e-09"),
+        (-0.00041, "nats", "-0.00041 nats"),
+        (0.0, "nats", "0 nats"),
         (float("nan"), "", "nan"),
         (float("inf"), "", "inf"),
     ],
