@@ -128,8 +128,9 @@ class Claims:
         for study in read_studies(self.runs):
             report = build(study.runs)
             judged[study.title] = report.evidence
-            out.print(views.evidence(report.evidence, f"{study.title}, {report.runs} runs"))
-            _say(out, ", ".join(f"{count} {verdict}" for verdict, count in report.counts.items()))
+            out.print(views.evidence(report.evidence, f"{study.title}, runs: {report.runs}"))
+            told = ", ".join(f"{count} {verdict}" for verdict, count in report.counts.items())
+            _say(out, told + _lacking(report.evidence))
         _write(self.json, {title: [e.to_dict() for e in evidence] for title, evidence in judged.items()})
         verdicts = {e.verdict for evidence in judged.values() for e in evidence}
         return FELL_SHORT if "contradicted" in verdicts else HOLDS
@@ -169,6 +170,12 @@ def _console(file: TextIO) -> Console:
 
 def _say(out: Console, text: str) -> None:
     out.print(text, markup=False, highlight=False)
+
+
+def _lacking(judged: Sequence[Evidence]) -> str:
+    """The conditions for want of whose runs some claims were not judged."""
+    lacking = {condition for entry in judged for condition, seeds in entry.seeds.items() if not seeds}
+    return f", for want of runs of {', '.join(sorted(lacking))}" if lacking else ""
 
 
 def _try_out(model: Looped) -> None:

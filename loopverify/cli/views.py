@@ -60,9 +60,9 @@ def claims(listed: Iterable[Evidence]) -> Table:
 
 
 def evidence(judged: Iterable[Evidence], title: str) -> Table:
-    """One row a claim: the verdict, what was measured, what is required, and seeds a side."""
+    """One row a claim that was judged: the verdict, what was measured, what is required, and seeds a side."""
     table = _table("verdict", "claim", "measured", "required", "n", title=title)
-    for entry in judged:
+    for entry in (entry for entry in judged if entry.verdict != "not run"):
         cells = (entry.claim, entry.measured_text, entry.required_text, entry.n)
         table.add_row(_status(entry.verdict), *map(Text, cells))
     return table

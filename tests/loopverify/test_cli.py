@@ -320,7 +320,8 @@ def test_stored_runs_are_judged_and_a_contradicted_claim_falls_short(cli: Cli, f
     stored(folder / "good", bounded("tiny", 0.5))
     status, out, _ = cli("claims", "--runs", "good", "--json", "claims.json")
     assert (status, rows(out, "held"), rows(out, "contradicted")) == (0, ["P1.T2.tens.per_loop.raw"], [])
-    assert "1 held, 0 contradicted, 0 inconclusive" in out
+    assert "1 held, 0 contradicted, 0 inconclusive, " in out
+    assert "not run, for want of runs of per_loop+penalty/rmsnorm, " in " ".join(out.split())
     records = json.loads((folder / "claims.json").read_text())
     assert {record["verdict"] for record in records["tiny"]} == {"held", "not run"}
 
@@ -340,7 +341,7 @@ def test_presets_and_studies_of_one_preset_are_judged_apart(cli: Cli, folder: Pa
         "tiny (preset.steps 10)",
         "tiny (preset.steps 20)",
     }
-    assert "tiny (preset.steps 20), 3 runs" in out
+    assert "tiny (preset.steps 20), runs: 3" in out
 
 
 def test_runs_without_a_manifest_are_sorted_by_preset_and_a_seed_counts_once(cli: Cli, folder: Path) -> None:
