@@ -56,7 +56,7 @@ def needs_a_width(width):
 
 @pytest.fixture(scope="module", autouse=True)
 def _imported() -> None:
-    """An inner pytest forgets the modules that it imported, and torch cannot be imported twice: import all of it now."""
+    """An inner pytest forgets modules that it imported, and torch cannot be imported twice: import all of it now."""
     lv.check_looped_model(LoopedTransformer(TransformerConfig(vocab_size=5, d_model=8, layers=1, heads=1, d_ff=8)))
 
 
