@@ -36,6 +36,17 @@ class DivergedError(LoopverifyError):
     """The loss stopped being a finite number."""
 
 
+@contextmanager
+def _flushed_denormals() -> Iterator[None]:
+    """Gradients of confident exits underflow; a CPU takes twice as long for a step full of denormal numbers."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@_flushed_denormals()
 def train(spec: RunSpec, corpus: Corpus, report: Report) -> tuple[LoopedTransformer, dict[str, float]]:
     """Train one run from its seed; returns the model and its held-out metrics (see `train.evaluate`).
 
@@ -43,11 +54,6 @@ def train(spec: RunSpec, corpus: Corpus, report: Report) -> tuple[LoopedTransfor
         DivergedError: at the first step whose loss is not finite, with the likely cause.
     """
     p = spec.preset
-    with _flushed_denormals():
-        return _train(spec, corpus, report)
-
-
-def _train(spec: RunSpec, corpus: Corpus, report: Report) -> tuple[LoopedTransformer, dict[str, float]]:
     device = torch.device(spec.device)
     torch.manual_seed(spec.seed)
     module = spec.model(corpus.vocab_size).to(device)
@@ -71,16 +77,6 @@ def _train(spec: RunSpec, corpus: Corpus, report: Report) -> tuple[LoopedTransfo
     metrics = held_out_metrics(p.eval_windows)
     report({"event": "end", "step": steps, **metrics})
     return module, metrics
-
-
-@contextmanager
-def _flushed_denormals() -> Iterator[None]:
-    """Gradients of confident exits underflow; a CPU takes twice as long for a step full of denormal numbers."""
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
 
 
 def _on(device: torch.device, batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
