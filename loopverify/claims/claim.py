@@ -113,10 +113,12 @@ class Claim:
     sentence: str
     source: str
     metric: str
-    """A metric name or a difference of two, e.g. 'norm@4', 'ce@1-ce@4'."""
+    """A metric name, or a difference or ratio of two, e.g. 'norm@4', 'ce@1-ce@4', 'norm@4/norm@1'."""
     form: Comparison | Bound
     published: Mapping[str, float] = field(default_factory=dict)
-    """The paper's own effect by model size ('44m', '129m'), in `unit`."""
+    """The paper's own effect by model size ('44m', '129m', '1.4b'), in `unit`; none where it gives no number."""
+    needs: str = ""
+    """What it takes besides trained models, where these are not enough."""
     alpha: float = 0.05
 
     def __post_init__(self) -> None:

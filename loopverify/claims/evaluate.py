@@ -74,7 +74,8 @@ def evaluate(claim: Claim, runs: Iterable[Run]) -> Evidence:
         for condition in claim.conditions
     ]
     if missing := [lack for side in sides for lack in side.missing]:
-        return _record(claim, sides, _Ruling(verdict="not run", basis=f"missing: {', '.join(missing)}"), ())
+        told = f"; it takes {claim.needs}" if claim.needs else ""
+        return _record(claim, sides, _Ruling(verdict="not run", basis=f"missing: {', '.join(missing)}{told}"), ())
     if isinstance(claim.form, Bound):
         ruling = _bound(claim.form, sides[0])
     else:

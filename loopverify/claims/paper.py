@@ -14,6 +14,7 @@ __all__ = [
     "SIZES",
     "by_size",
     "conditions",
+    "entry",
     "exit_gap",
     "final_norm",
     "final_norm_std",
@@ -39,6 +40,19 @@ def tables() -> Mapping[str, Any]:
     """Every published table by name, such as 'P1.T2_norm_and_ppl'; 'source' and 'notes' say what they are."""
     text = files("loopverify.claims").joinpath("paper_tables.json").read_text(encoding="utf-8")
     return MappingProxyType(json.loads(text))
+
+
+def entry(table: str, *path: str) -> float:
+    """One number of a table, by the names that lead to it; the last may be one of the table's 'columns'.
+
+    Raises:
+        KeyError: the paper does not have it.
+    """
+    found = tables()[table]
+    columns = found.get("columns", ())
+    for name in path:
+        found = found[columns.index(name)] if isinstance(found, list) else found[name]
+    return float(found)
 
 
 def by_size(number: Callable[[str], T]) -> Mapping[str, T]:

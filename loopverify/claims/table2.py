@@ -12,6 +12,7 @@ from typing import Literal
 
 from loopverify.claims import paper
 from loopverify.claims.claim import Bound, Claim, Comparison
+from loopverify.claims.words import WORDS, sentence, slug
 
 __all__ = ["TABLE_2"]
 
@@ -26,33 +27,12 @@ LEAST_FAILURE, MOST_GAP = 0.3, 0.1
 LEAST_EXIT_COST = 0.1
 """Nats a token by which exit 1 is worse under terminal than under per-loop loss; the paper has 4 to 37."""
 
-_WORDS = {
-    "terminal/rmsnorm": "terminal loss through RMSNorm",
-    "terminal/raw": "terminal loss through a raw readout",
-    "per_loop/rmsnorm": "per-loop loss through RMSNorm",
-    "per_loop/raw": "per-loop loss through a raw readout",
-    "per_loop/final_only": "per-loop loss with a norm at the final exit only",
-    "terminal+penalty/rmsnorm": "terminal loss through RMSNorm plus a norm penalty",
-    "per_loop+penalty/rmsnorm": "per-loop loss through RMSNorm plus a norm penalty",
-}
-"""The seven rows of Table 2."""
-
-
-def _slug(condition: str) -> str:
-    """'per_loop+penalty/rmsnorm' -> 'per_loop.penalty'; a readout without penalty names itself."""
-    loss, readout = condition.split("/")
-    return loss.replace("+", ".") if "+" in loss else f"{loss}.{readout}"
-
-
-def _sentence(clause: str) -> str:
-    return f"{clause[0].upper()}{clause[1:]}."
-
 
 def _drift(hidden: str, controlled: str, against: str) -> Claim:
     return Claim(
         id=f"P1.T2.drift.{hidden.split('/')[0]}.vs_{against}",
-        sentence=_sentence(
-            f"{_WORDS[hidden]} ends in states at least {LEAST_DRIFT:g} times as large as {_WORDS[controlled]}"
+        sentence=sentence(
+            f"{WORDS[hidden]} ends in states at least {LEAST_DRIFT:g} times as large as {WORDS[controlled]}"
         ),
         source="P1, Table 2",
         metric="norm@4",
@@ -68,8 +48,8 @@ def _size(condition: str, side: Literal["at least", "at most"]) -> Claim:
         else ("tens", f"keeps the norm of the final state in the tens, {TENS:g} or less", TENS)
     )
     return Claim(
-        id=f"P1.T2.{group}.{_slug(condition)}",
-        sentence=_sentence(f"{_WORDS[condition]} {told}"),
+        id=f"P1.T2.{group}.{slug(condition)}",
+        sentence=sentence(f"{WORDS[condition]} {told}"),
         source="P1, Table 2",
         metric="norm@4",
         form=Bound(condition=condition, side=side, value=value),
@@ -81,8 +61,8 @@ def _cost(controlled: str, against: str) -> Claim:
     hidden = "per_loop/rmsnorm"
     return Claim(
         id=f"P1.T2.perplexity.vs_{against}",
-        sentence=_sentence(
-            f"{_WORDS[hidden]} is at least {LEAST_COST:g} nats a token worse at its last exit than {_WORDS[controlled]}"
+        sentence=sentence(
+            f"{WORDS[hidden]} is at least {LEAST_COST:g} nats a token worse at its last exit than {WORDS[controlled]}"
         ),
         source="P1, Table 2",
         metric="ce@4",
@@ -100,8 +80,8 @@ def _exits(condition: str, works: bool) -> Claim:
         else f"leaves early exits broken: the first is at least {LEAST_FAILURE:g} nats a token worse than the last"
     )
     return Claim(
-        id=f"P1.T2.exits.{'work' if works else 'fail'}.{_slug(condition)}",
-        sentence=_sentence(f"{_WORDS[condition]} {told}"),
+        id=f"P1.T2.exits.{'work' if works else 'fail'}.{slug(condition)}",
+        sentence=sentence(f"{WORDS[condition]} {told}"),
         source="P1, section 4, Tables 5 and 11",
         metric="ce@1-ce@4",
         form=Bound(condition=condition, side="at most", value=MOST_GAP)
@@ -115,9 +95,9 @@ def _first_exit(readout: str) -> Claim:
     terminal, per_loop = f"terminal/{readout}", f"per_loop/{readout}"
     return Claim(
         id=f"P1.T2.exits.first.{readout}",
-        sentence=_sentence(
-            f"{_WORDS[terminal]} is at least {LEAST_EXIT_COST:g} nats a token worse at its first exit "
-            f"than {_WORDS[per_loop]}"
+        sentence=sentence(
+            f"{WORDS[terminal]} is at least {LEAST_EXIT_COST:g} nats a token worse at its first exit "
+            f"than {WORDS[per_loop]}"
         ),
         source="P1, section 4, Table 11",
         metric="ce@1",

@@ -321,7 +321,7 @@ def test_stored_runs_are_judged_and_a_contradicted_claim_falls_short(cli: Cli, f
     status, out, _ = cli("claims", "--runs", "good", "--json", "claims.json")
     assert (status, rows(out, "held"), rows(out, "contradicted")) == (0, ["P1.T2.tens.per_loop.raw"], [])
     assert "1 held, 0 contradicted, 0 inconclusive, " in out
-    assert "not run, for want of runs of per_loop+penalty/rmsnorm, " in " ".join(out.split())
+    assert "not run, for want of runs of exit_weighted/rmsnorm, " in " ".join(out.split())
     records = json.loads((folder / "claims.json").read_text())
     assert {record["verdict"] for record in records["tiny"]} == {"held", "not run"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from loopverify.claims import Bound, Claim, Run
@@ -16,24 +17,31 @@ def run(condition: str, seed: int, metrics: dict[str, float], preset: str = "mad
 
 def metrics(expression: str, value: float) -> dict[str, float]:
     """Metrics by which `expression` comes to `value`."""
-    first, _, second = expression.partition("-")
-    return {first: value + 2.0, second: 2.0} if second else {first: value}
+    first, *rest = re.split("[-/]", expression)
+    if not rest:
+        return {first: value}
+    return {first: value * 2.0 if "/" in expression else value + 2.0, rest[0]: 2.0}
 
 
 def met(claim: Claim) -> float:
     """A value of the left side (or of the bound's condition) that meets the claim clearly."""
     form = claim.form
     if isinstance(form, Bound):
-        return form.value * (2 if form.side == "at least" else 0.5)
-    return form.least * 2 * RIGHT if form.by == "ratio" else RIGHT + form.least * 2
+        return form.value + (_step(claim) if form.side == "at least" else -_step(claim) / 2)
+    return form.least * 2 * RIGHT if form.by == "ratio" else RIGHT + form.least + _step(claim)
 
 
 def missed(claim: Claim) -> float:
     """A value that misses it clearly."""
     form = claim.form
     if isinstance(form, Bound):
-        return form.value * (0.5 if form.side == "at least" else 2)
-    return form.least / 2 * RIGHT if form.by == "ratio" else RIGHT + form.least / 2
+        return form.value + (-_step(claim) / 2 if form.side == "at least" else _step(claim))
+    return form.least / 2 * RIGHT if form.by == "ratio" else RIGHT + form.least - _step(claim) / 2
+
+
+def _step(claim: Claim) -> float:
+    """The size of the claim's limit, or 1 where that is nothing."""
+    return abs(claim.form.limit) or 1.0
 
 
 def runs(claim: Claim, values: Sequence[float], right: Sequence[float] | None = None) -> list[Run]:

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from loopverify.claims import Run
+from loopverify.claims import Run, claims_for
 
+TABLE_2 = claims_for(["P1.T2"])
+"""The claims that the study can answer in full."""
 # condition -> (final norm, CE at exits 1..4)
 STUDY: dict[str, tuple[float, tuple[float, ...]]] = {
     "terminal/rmsnorm": (2569.0, (3.034, 2.585, 2.414, 2.370)),

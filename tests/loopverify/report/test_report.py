@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from loopverify.claims import CLAIMS, claims_for, evaluate
+from loopverify.claims import CLAIMS, evaluate
 from loopverify.errors import InputError
 from loopverify.report import build
-from tests.loopverify.report.sample import STUDY, sample_histories, sample_run, sample_runs
+from tests.loopverify.report.sample import STUDY, TABLE_2, sample_histories, sample_run, sample_runs
 
 
 def strict_json(text: str) -> Any:
@@ -24,9 +24,10 @@ def strict_json(text: str) -> Any:
 
 def test_verdicts_are_those_of_the_claims() -> None:
     runs = sample_runs()
-    report = build(runs)
-    assert report.evidence == tuple(evaluate(claim, runs) for claim in CLAIMS.values())
+    report = build(runs, TABLE_2)
+    assert report.evidence == tuple(evaluate(claim, runs) for claim in TABLE_2)
     assert report.counts == {"held": 21, "contradicted": 1, "inconclusive": 1, "not run": 0}
+    assert build(runs).evidence == tuple(evaluate(claim, runs) for claim in CLAIMS.values())
     assert (report.preset, report.loops, report.runs) == ("tiny", 4, 21)
     assert report.title == "Claims on trained models, preset tiny"
 
@@ -34,15 +35,15 @@ def test_verdicts_are_those_of_the_claims() -> None:
 def test_many_tests_at_once() -> None:
     # Ten comparisons, nine of them at the least p of 3 against 3, 0.05: times ten that is 0.5, not 0.05.
     # C(8, 4) = 70 < 200 <= C(10, 5) = 252, so that ten tests at 0.05 need five seeds.
-    assert build(sample_runs(3)).strength == (
+    assert build(sample_runs(3), TABLE_2).strength == (
         "9 of 10 rank tests hold at their own alpha; 0 of them still do after Holm's correction over all 10 at "
         "alpha = 0.05, for which the design needs at least 5 seeds a side."
     )
-    assert build(sample_runs(2)).strength == (
+    assert build(sample_runs(2), TABLE_2).strength == (
         "Comparisons that rest on the effect alone: 10; a test needs at least 3 seeds a side."
     )
     assert build([]).strength == ""
-    drift = [claim for claim in claims_for() if ".drift.per_loop." in claim.id]
+    drift = [claim for claim in TABLE_2 if ".drift.per_loop." in claim.id]
     assert build(sample_runs(3), drift[:1]).strength == ""
     # Two tests, the smallest p 1 / C(8, 4) = 0.0143 times two: still below 0.05.
     assert build(sample_runs(4), drift[:2]).strength == (
@@ -53,11 +54,11 @@ def test_many_tests_at_once() -> None:
 
 def test_json_holds_the_whole_record() -> None:
     runs = sample_runs()
-    report = build(runs, histories=sample_histories(runs), facts={"wall time": "60 s"}, title="A title")
+    report = build(runs, TABLE_2, histories=sample_histories(runs), facts={"wall time": "60 s"}, title="A title")
     record = strict_json(report.to_json())
     assert record["title"] == "A title"
     assert record["counts"]["contradicted"] == 1
-    assert [evidence["claim"] for evidence in record["evidence"]] == list(CLAIMS)
+    assert [evidence["claim"] for evidence in record["evidence"]] == [claim.id for claim in TABLE_2]
     assert [row["condition"] for row in record["rows"]] == list(STUDY)
     assert [chart["name"] for chart in record["charts"]] == ["norm-by-loop", "norm-in-training", "ce-by-exit"]
     assert record["facts"]["wall time"] == "60 s"

@@ -8,7 +8,7 @@ import pytest
 
 from loopverify.claims import CLAIMS
 from loopverify.report import TerminalRow, build
-from tests.loopverify.report.sample import sample_runs
+from tests.loopverify.report.sample import TABLE_2, sample_runs
 
 DRIFT = CLAIMS["P1.T2.drift.per_loop.vs_raw"]
 
@@ -70,6 +70,6 @@ def test_what_did_not_hold_says_why() -> None:
 def test_text_and_json_need_no_further_library(monkeypatch: pytest.MonkeyPatch) -> None:
     for library in ("jinja2", "matplotlib", "scipy", "rich"):
         monkeypatch.setitem(sys.modules, library, None)
-    report = build(sample_runs())
+    report = build(sample_runs(), TABLE_2)
     assert "21 held" in report.to_text()
     assert '"held": 21' in report.to_json()
