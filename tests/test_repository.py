@@ -108,3 +108,15 @@ def test_the_ci_runs_the_readme_s_test_command() -> None:
     for part in test_command.split(" && "):
         assert part in ci, part
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_the_readme_shows_the_checks_there_are() -> None:
+    from loopverify.checks.catalog import catalog_markdown
+
+    assert catalog_markdown() in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_link_of_the_pages_leads_somewhere() -> None:
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
+        assert [link for link in links if not (page.parent / link).exists()] == []
