@@ -1,12 +1,21 @@
-"""Read-only measurements on a live model: a trace (or a model) in, a frozen record out. `audit` makes all of them."""
+"""Read-only measurements on a live model: a trace, or a model and batches, in; a frozen record out.
+
+`audit` makes all that one batch can tell. What the paper's tables report of held-out batches stands beside it:
+`clamp_effect`, `variable_depth`, `decompose`, `radial_summary`, `scale_sweep`, `score_choices` and `compare_choices`,
+`throughput`, `halting`.
+"""
 
 from __future__ import annotations
 
 from loopverify.probes.audit import audit
 from loopverify.probes.carry import LoopCarry, mean_carry, over_loops, scale_carry
+from loopverify.probes.choices import Answer, ChoiceScores, score_choices
+from loopverify.probes.clamp import ClampEffect, clamp_effect, clamped
 from loopverify.probes.compare import compare
 from loopverify.probes.comparison import Comparison, Gap, LoopGaps, Parting
+from loopverify.probes.decomposition import Decomposition, LoopUpdate, decompose
 from loopverify.probes.depth import DepthUse, OvershootPoint, depth_use, exit_losses, overshoot, shorter
+from loopverify.probes.exit_table import ExitTable, exit_table
 from loopverify.probes.findings import Facts, Findings, LoopRecord, StateVariable
 from loopverify.probes.gradients import (
     RadialGradient,
@@ -16,57 +25,102 @@ from loopverify.probes.gradients import (
     working_dtype,
 )
 from loopverify.probes.growth import GrowthLaw, fit_growth, mean_scales
+from loopverify.probes.halting import Halting, HaltingRun, calibrate, halt, halting
+from loopverify.probes.heldout import Batches, Sample, over_batches, perplexity
 from loopverify.probes.ledger import Update, attribute, updates
 from loopverify.probes.norm_places import NormPlace, Placement
 from loopverify.probes.norms import TokenNorms, token_norms
+from loopverify.probes.paired_choices import PairedAccuracy, PairedChoices, PairedMean, compare_choices
 from loopverify.probes.placement import norm_placement
+from loopverify.probes.questions import Question, read_questions
+from loopverify.probes.radial import RadialSummary, radial_summary
 from loopverify.probes.readonly import untouched
 from loopverify.probes.record import Audit
+from loopverify.probes.scale_sweep import ScalePoint, ScaleSweep, scale_sweep
 from loopverify.probes.sweep import Exit, SweepPoint, exit_sweep
+from loopverify.probes.throughput import DepthSpeed, Throughput, throughput
+from loopverify.probes.variable_depth import DepthPoint, VariableDepth, variable_depth
 from loopverify.probes.visibility import Signal, signals
 
 __all__ = [
+    "Answer",
     "Audit",
+    "Batches",
+    "ChoiceScores",
+    "ClampEffect",
     "Comparison",
+    "Decomposition",
+    "DepthPoint",
+    "DepthSpeed",
     "DepthUse",
     "Exit",
+    "ExitTable",
     "Facts",
     "Findings",
     "Gap",
     "GrowthLaw",
+    "Halting",
+    "HaltingRun",
     "LoopCarry",
     "LoopGaps",
     "LoopRecord",
+    "LoopUpdate",
     "NormPlace",
     "OvershootPoint",
+    "PairedAccuracy",
+    "PairedChoices",
+    "PairedMean",
     "Parting",
     "Placement",
+    "Question",
     "RadialGradient",
+    "RadialSummary",
+    "Sample",
+    "ScalePoint",
+    "ScaleSweep",
     "Signal",
     "StateVariable",
     "SweepPoint",
+    "Throughput",
     "TokenNorms",
     "Update",
+    "VariableDepth",
     "attribute",
     "audit",
+    "calibrate",
+    "clamp_effect",
+    "clamped",
     "compare",
+    "compare_choices",
+    "decompose",
     "depth_use",
     "direct_gradients",
     "exit_losses",
     "exit_sweep",
+    "exit_table",
     "fit_growth",
+    "halt",
+    "halting",
     "indirect_gradients",
     "mean_carry",
     "mean_scales",
     "norm_placement",
+    "over_batches",
     "over_loops",
     "overshoot",
+    "perplexity",
     "radial_gradient",
+    "radial_summary",
+    "read_questions",
     "scale_carry",
+    "scale_sweep",
+    "score_choices",
     "shorter",
     "signals",
+    "throughput",
     "token_norms",
     "untouched",
     "updates",
+    "variable_depth",
     "working_dtype",
 ]
