@@ -23,11 +23,12 @@ __all__ = [
 
 CHUNKS = (3, 1, 4, 2)
 """Tokens of the parts in which a prompt of ten is given."""
-_BROKEN_BY = ("last_loop_cache", "non_causal", "random_state", "sampled_depth", "batch_dependent")
+_BROKEN_BY = ("last_loop_cache", "non_causal", "batch_dependent")
 
 
 def _decoded(subject: Subject, tokens: Tensor, loops: int, chunks: Sequence[int] = ()) -> Tensor:
     """Logits (B, T, V) of cached decoding, the tokens given in chunks (one by one if none are named)."""
+    subject.require_repeatable()
     decode = subject.model.decode
     assert decode is not None
     torch.manual_seed(SEED)
@@ -190,7 +191,7 @@ def cache_slots(subject: Subject) -> Finding:
 @check(
     needs=("decode",),
     decides="last_loop_cache",
-    explained_by=("non_causal", "random_state", "sampled_depth", "batch_dependent"),
+    explained_by=("non_causal", "batch_dependent"),
 )
 def last_loop_cache(subject: Subject) -> Finding:
     """A cache that keeps the last loop only: from two loops on, results depend on how the prompt was chunked."""

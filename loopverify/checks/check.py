@@ -9,6 +9,7 @@ from loopverify.checks.guard import preserved
 from loopverify.checks.record import CheckResult, ConformanceError, Finding, NotApplicableError
 from loopverify.checks.subject import SEED, Subject
 from loopverify.checks.traits import TRAITS, known_traits
+from loopverify.errors import GradientCutError, InPlaceStepError
 from loopverify.looped import Looped
 
 __all__ = ["Check", "check"]
@@ -63,6 +64,10 @@ class Check:
                 finding = self.function(subject)
             except NotApplicableError as skip:
                 return self._skip(model, str(skip))
+            except InPlaceStepError as error:
+                return self._skip(model, f"no trajectory to look at, see check state_memory: {error}")
+            except GradientCutError as error:
+                return self._skip(model, f"no gradient to look at, see check state_gradient: {error}")
         return self._judge(finding, subject, declared)
 
     def _judge(self, finding: Finding, subject: Subject, declared: frozenset[str]) -> CheckResult:

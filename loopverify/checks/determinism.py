@@ -78,7 +78,7 @@ def sampled_depth(subject: Subject) -> Finding:
         for run in runs[1:]:
             yield finding(gap(run.states[-1], runs[0].states[-1]), depth if len(counts) > 1 else noise)
         # A path that embeds by itself draws a random initial state as well, which is not the question here.
-        for name, path in subject.model.paths.items() if "random_state" not in subject.model.declares else ():
+        for name, path in subject.model.paths.items() if subject.repeatable else ():
             logits = []
             for draw in range(DRAWS):
                 torch.manual_seed(SEED + draw)

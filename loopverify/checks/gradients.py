@@ -45,7 +45,7 @@ def state_gradient(subject: Subject) -> Finding:
     shown = trace.logits(trace.loops)
     gradients = torch.autograd.grad(shown, trace.states, subject.normal(shown), allow_unused=True)
     sizes = [0.0 if g is None else float(g.detach().double().norm()) for g in gradients]
-    weakest = sizes.index(min(sizes)) if all(size == size for size in sizes) else [s == s for s in sizes].index(False)
+    weakest = min(range(len(sizes)), key=lambda k: -1.0 if math.isnan(sizes[k]) else sizes[k])
     return first_failing(
         [
             at_least(
@@ -78,9 +78,8 @@ def gradient_is_derivative(subject: Subject) -> Finding:
     (gradient,) = torch.autograd.grad((trace.states[-1] * weights).sum(), trace.states[0])
     error = math.inf
     for nudge in NUDGES:
-        error = min(
-            error, max(_discrepancy(subject, model, trace, weights, gradient, nudge) for _ in range(DIRECTIONS))
-        )
+        worst = max(_discrepancy(subject, model, trace, weights, gradient, nudge) for _ in range(DIRECTIONS))
+        error = min(error, worst)
         if error <= DERIVATIVE_LIMIT:
             break
     return at_most(

@@ -95,7 +95,7 @@ _CHUNK_ADVICE = (
 )
 
 
-@check(needs=("paths",), decides="labels_mix_exits", explained_by=("random_state", "sampled_depth"))
+@check(needs=("paths",), decides="labels_mix_exits")
 def paths_agree(subject: Subject) -> Finding:
     """Paths of one model that should show the same exit and do not: logits with labels differ from those without."""
     subject.require_repeatable()
@@ -122,7 +122,7 @@ def paths_agree(subject: Subject) -> Finding:
     return first_failing(findings())
 
 
-@check(explained_by=("random_state", "sampled_depth"))
+@check()
 def loop_count_effect(subject: Subject) -> Finding:
     """A loop count that has no effect in a path or in cached decoding: the model runs the number it was built with."""
     model = subject.model
@@ -131,6 +131,7 @@ def loop_count_effect(subject: Subject) -> Finding:
         ways["cached decoding"] = lambda tokens, loops: decode(tokens, None, loops)[0]
     if not ways:
         raise NotApplicableError("the model declares neither paths nor decode, whose loop count could be ignored")
+    subject.require_repeatable()
 
     def findings() -> Iterator[Finding]:
         for name, way in ways.items():

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from loopverify.checks.record import NotApplicableError
 from loopverify.checks.substitute import in_dtype
-from loopverify.errors import GradientCutError, InPlaceStepError
 from loopverify.looped import Looped, Trace, unroll
 
 __all__ = ["SEED", "Subject", "gap", "token_gaps"]
@@ -64,23 +63,10 @@ class Subject:
     def unroll(
         self, tokens: Tensor | None = None, loops: int | None = None, *, grad: bool = False, model: Looped | None = None
     ) -> Trace:
-        """As `loopverify.unroll`, from a pinned random state.
-
-        Raises:
-            NotApplicableError: there is no trajectory to look at, for a reason that another check reports.
-        """
+        """As `loopverify.unroll`, from a pinned random state."""
         torch.manual_seed(SEED)
-        try:
-            return unroll(
-                model or self.model,
-                self.tokens if tokens is None else tokens,
-                self.loops if loops is None else loops,
-                grad=grad,
-            )
-        except InPlaceStepError as error:
-            raise NotApplicableError(f"no trajectory to look at, see check state_memory: {error}") from error
-        except GradientCutError as error:
-            raise NotApplicableError(f"no gradient to look at, see check state_gradient: {error}") from error
+        tokens = self.tokens if tokens is None else tokens
+        return unroll(model or self.model, tokens, self.loops if loops is None else loops, grad=grad)
 
     def in_dtype(self, dtype: torch.dtype, *, grad: bool = False) -> tuple[Looped, Trace]:
         """The model with parameters and buffers in `dtype`, and its run of the subject's tokens.
@@ -88,11 +74,11 @@ class Subject:
         Raises:
             NotApplicableError: the model has no parameters to convert, or does not run in this dtype.
         """
-        model = in_dtype(self.model, dtype)
         try:
+            model = in_dtype(self.model, dtype)
             trace = self.unroll(model=model, grad=grad)
             trace.logits(trace.loops)
-        except RuntimeError as error:
+        except (RuntimeError, TypeError) as error:  # operations, and devices, without this dtype
             raise NotApplicableError(f"the model does not run with its parameters in {dtype}: {error}") from error
         return model, trace
 
@@ -130,7 +116,7 @@ class Subject:
         def step(state: Tensor, context: Any, loop: int) -> Tensor:
             return disturb(self.model.step(state, context, loop))
 
-        disturbed = self.unroll(model=replace(self.model, embed=embed, step=step, module=self.model.module))
+        disturbed = self.unroll(model=replace(self.model, embed=embed, step=step))
         exits = range(1, self.loops + 1)
         if logits:
             return max(gap(disturbed.logits(k), self.trace.logits(k)) for k in exits)
@@ -145,17 +131,22 @@ class Subject:
             )
         return limit
 
-    def require_repeatable(self) -> None:
-        """Refuse to compare runs of different shapes of a model whose runs of one shape differ already.
-
-        Raises:
-            NotApplicableError: two runs from different random states differ.
-        """
+    @cached_property
+    def repeatable(self) -> bool:
+        """Whether two runs of the same tokens, from different random states, agree."""
         runs = []
         for seed in (SEED + 1, SEED + 2):
             torch.manual_seed(seed)
             runs.append(unroll(self.model, self.tokens, self.loops))
-        if not gap(runs[0].states[-1], runs[1].states[-1]) <= self.state_limit:
+        return gap(runs[0].states[-1], runs[1].states[-1]) <= self.state_limit
+
+    def require_repeatable(self) -> None:
+        """Refuse to compare runs that draw different random numbers, as runs of different shapes do.
+
+        Raises:
+            NotApplicableError: the model is not `repeatable`.
+        """
+        if not self.repeatable:
             raise NotApplicableError(
                 "two runs of the same tokens differ already, see checks determinism and sampled_depth"
             )

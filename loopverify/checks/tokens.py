@@ -26,7 +26,7 @@ def causality(subject: Subject) -> Finding:
     changed = tokens.clone()
     changed[:, middle:] = subject.others(tokens[:, middle:])
     runs = [(changed, "the later tokens change")]
-    if "random_state" not in subject.model.declares:
+    if subject.repeatable:  # another shape draws other random numbers
         runs.append((tokens[:, :middle], "the later tokens are left out"))
 
     def findings() -> Iterator[Finding]:
@@ -48,7 +48,7 @@ def causality(subject: Subject) -> Finding:
     return first_failing(findings())
 
 
-@check(decides="batch_dependent", explained_by=("random_state",))
+@check(decides="batch_dependent")
 def batch_invariance(subject: Subject) -> Finding:
     """A row whose result depends on the other rows of its batch."""
     subject.require_repeatable()
@@ -78,7 +78,7 @@ def batch_invariance(subject: Subject) -> Finding:
     return first_failing(findings())
 
 
-@check(needs=("embed_masked",), explained_by=("random_state",))
+@check(needs=("embed_masked",))
 def padding_invariance(subject: Subject) -> Finding:
     """Left padding that changes what the real tokens show: positions or masks count the padding."""
     subject.require_repeatable()
@@ -115,9 +115,10 @@ def padding_invariance(subject: Subject) -> Finding:
     return first_failing(findings())
 
 
-@check(needs=("embed_masked",), explained_by=("random_state",))
+@check(needs=("embed_masked",))
 def mask_influence(subject: Subject) -> Finding:
     """An attention mask that is accepted and ignored: a masked token has influence, or masking one has none."""
+    subject.require_repeatable()
     tokens = subject.tokens
     hidden = 2
     changed = torch.cat([subject.others(tokens[:, :hidden]), tokens[:, hidden:]], 1)

@@ -72,6 +72,13 @@ class CappedLoops(CachedTransformer):
 # --- memory
 
 
+@trips("state_memory", r"step at loop 1 changed H_0 in place.*h = h \+ b")
+class AddsInPlace(CachedTransformer):
+    def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
+        state += self.layers[0].mlp(state, context)
+        return state
+
+
 @trips("state_memory", r"step at loop 1 changed H_0 in place.*write the result to new memory")
 class WritesThroughData(CachedTransformer):
     def step(self, state: Tensor, context: Any, loop: int) -> Tensor:

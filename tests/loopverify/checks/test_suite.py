@@ -186,12 +186,23 @@ def test_a_trait_that_a_model_does_not_show_is_contradicted(trait: str) -> None:
     assert f"Remedy: remove '{trait}' from declares." in result.message
 
 
-def test_a_random_state_that_is_declared_quiets_all_that_it_disturbs() -> None:
-    results = lv.check_looped_model(sabotaged("RandomInitialState", "random_state"))
-    assert {result.id for result in results if result.message.startswith("declared 'random_state'")} >= {
-        "determinism",
-        "cached_decode",
-    }
+def test_a_random_state_is_named_once_and_what_it_disturbs_points_there() -> None:
+    results = by_id(lv.check_looped_model(sabotaged("RandomInitialState"), on_fail="return"))
+    assert {name for name, result in results.items() if result.status in ("failed", "error")} == {"determinism"}
+    for disturbed in ("batch_invariance", "cached_decode", "last_loop_cache", "paths_agree"):
+        assert results[disturbed].status == "skipped"
+        assert "see checks determinism and sampled_depth" in results[disturbed].message
+    declared = by_id(lv.check_looped_model(sabotaged("RandomInitialState", "random_state")))
+    assert declared["determinism"].message.startswith("declared 'random_state'")
+
+
+@pytest.mark.parametrize(
+    ("name", "named"), [("AddsInPlace", {"state_memory"}), ("CutsTheRecurrence", {"state_gradient"})]
+)
+def test_a_fault_that_leaves_nothing_to_look_at_is_named_once(name: str, named: set[str]) -> None:
+    results = by_id(lv.check_looped_model(sabotaged(name), on_fail="return"))
+    assert {name for name, result in results.items() if result.status in ("failed", "error")} == named
+    assert f"see check {min(named)}: " in results["optimizer_step"].message
 
 
 def test_a_growth_law_that_holds_is_confirmed() -> None:
