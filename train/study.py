@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from loopverify.claims import Run
 from loopverify.errors import InputError
+from loopverify.stats import can_reach, seeds_needed
 from train.fleet import Progress, ensure_all
 from train.presets import Preset
-from train.run import Say, find, history, open_corpus, result
+from train.run import Say, find, history, open_corpus
 from train.spec import RunSpec
 from train.store import RunStore, StoredRun
 
-__all__ = ["Study", "histories", "results"]
+__all__ = ["Study", "histories"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,19 @@ class Study:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise InputError(f"seeds is {self.seeds}; expected an integer >= 1")
+
+    def require_evidence(self, alpha: float) -> None:
+        """Refuse, before anything is trained, seeds too few for any comparison to be tested at `alpha`.
+
+        Raises:
+            InputError: naming the seeds that it takes.
+        """
+        if not can_reach(alpha, self.seeds, self.seeds):
+            raise InputError(
+                f"evidence asked of {self.seeds} seed{'s' if self.seeds > 1 else ''} a condition: no rank test of "
+                f"{self.seeds} against {self.seeds} can reach alpha = {alpha:g}; use --seeds {seeds_needed(alpha)} or "
+                "more, or leave out --evidence to judge by the effect only"
+            )
 
     def specs(self, conditions: Iterable[str]) -> list[RunSpec]:
         """The runs of `conditions` (such as 'per_loop/rmsnorm'), the longest-running conditions first."""
@@ -64,11 +77,6 @@ class Study:
             seed=seed,
             device=self.device,
         )
-
-
-def results(stored: Iterable[StoredRun]) -> list[Run]:
-    """What the claims are judged on."""
-    return [result(run) for run in stored]
 
 
 def histories(stored: Iterable[StoredRun]) -> dict[str, list[dict[str, float]]]:

@@ -6,14 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from loopverify.claims import Claim, Evidence, claims_for
+from loopverify.claims import Claim, claims_for
 
 
 @pytest.mark.parametrize("claim", claims_for(["P1.T2"]), ids=lambda claim: claim.id)
-def test_claim(claim: Claim, judge: Callable[[Claim], Evidence]) -> None:
-    evidence = judge(claim)
-    if evidence.verdict == "inconclusive":
-        pytest.xfail(f"inconclusive: {evidence.basis}")
-    if evidence.verdict == "not run":
-        pytest.skip(f"not run: {evidence.basis}")
-    assert evidence.verdict == "held", str(evidence)
+def test_claim(claim: Claim, judge: Callable[[Claim], None]) -> None:
+    judge(claim)

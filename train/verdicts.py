@@ -5,14 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Literal
 
 from loopverify import report
 from loopverify.claims import Claim, Evidence, Run, conditions_of, evaluate
 from loopverify.errors import LoopverifyError
 from train.fleet import Progress
-from train.study import Study, histories, results
+from train.known import KNOWN
+from train.measure import measured, wanted_by
+from train.presets import PRESETS
+from train.study import Study, histories
 
-__all__ = ["Verdicts"]
+__all__ = ["Outcome", "Verdicts"]
+
+Outcome = Literal["passed", "failed", "xfailed", "skipped"]
 
 
 class Verdicts:
@@ -28,17 +34,21 @@ class Verdicts:
     def train(
         self, claims: Iterable[Claim], progress: Progress, workers: int | None, say: Callable[[str], None]
     ) -> None:
-        """Train what the claims need and is missing, and gather all of it.
+        """Train and measure what the claims need and is missing, and gather all of it.
+
+        A claim that trained models alone cannot decide asks for none.
 
         Raises:
             LoopverifyError: naming every run that failed; those that ended are in the store.
         """
-        conditions = conditions_of(claims)
+        decidable = [claim for claim in claims if not claim.needs]
+        conditions = conditions_of(decidable)
         begun = time.perf_counter()
         failures = self.study.train(conditions, progress=progress, workers=workers, say=say)
         self._seconds = time.perf_counter() - begun
-        stored = list(self.study.stored(conditions, say).values())
-        self.runs, self._histories = results(stored), histories(stored)
+        stored = self.study.stored(conditions, say)
+        self.runs = measured(stored, wanted_by(decidable), self.study.store, say)
+        self._histories = histories(stored.values())
         if failures:
             told = "\n".join(f"  {spec.label}: {failure}" for spec, failure in failures.items())
             raise LoopverifyError(f"{len(failures)} of the runs failed; the others are stored:\n{told}")
@@ -47,6 +57,24 @@ class Verdicts:
         """Evidence of one claim, which the report then shows too."""
         self.judged[claim.id] = claim
         return evaluate(claim, self.runs)
+
+    def outcome(self, evidence: Evidence) -> tuple[Outcome, str]:
+        """What evidence means for a test, and why: a claim holds, or falls short as the preset is known to.
+
+        What is known of a preset says nothing about one that was changed.
+        """
+        preset = self.study.preset
+        known = KNOWN[preset.name].get(evidence.claim) if PRESETS.get(preset.name) == preset else None
+        if evidence.verdict == "not run":
+            return "skipped", f"not run: {evidence.basis}"
+        if evidence.verdict != "held":
+            return ("failed", str(evidence)) if known is None else ("xfailed", f"{evidence.verdict}: {known.why}")
+        if known is not None and self.study.seeds >= known.seeds:
+            return (
+                "failed",
+                f"held, though known as {known.verdict}: take it off the list in train/known.py. {evidence}",
+            )
+        return "passed", ""
 
     def report(self) -> tuple[str, tuple[Path, Path]]:
         """The text for a terminal, and the files of the report."""

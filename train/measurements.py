@@ -1,0 +1,206 @@
+"""What can be measured on a trained run beside its training metrics: probe by probe, as flat metrics of a claim.
+
+A measurement is a function from a `Subject` to metrics by name; `MEASUREMENTS` says which one gives which kinds of
+metric (what stands before the @). Numbers of sequences are the paper's where it states them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from loopverify.looped import Looped, Trace
+from loopverify.models import LoopedTransformer
+from loopverify.probes.clamp import clamp_effect
+from loopverify.probes.decomposition import PAPER_LOOPS, decompose
+from loopverify.probes.halting import halting
+from loopverify.probes.heldout import over_batches
+from loopverify.probes.radial import radial_summary
+from loopverify.probes.scale_sweep import ScaleSweep, scale_sweep
+from loopverify.probes.throughput import throughput
+from loopverify.probes.variable_depth import variable_depth
+from loopverify.theory.polar import at_least_float32
+from train.data import Corpus, Windows
+from train.spec import RunSpec
+
+__all__ = ["MEASUREMENTS", "Measurement", "Subject"]
+
+SEQUENCES = 160
+"""Held-out sequences of a measurement: 20 batches of 8 in Table 4, 160 and another 160 in Table 13."""
+TIMED_ROUNDS = 25
+
+Pairs = list[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """A trained run and its held-out text. Everything is measured in float32, in which small effects can be told."""
+
+    spec: RunSpec
+    module: LoopedTransformer
+    corpus: Corpus
+
+    @cached_property
+    def model(self) -> Looped:
+        """The trained model."""
+        return self.module.looped(self.spec.condition)
+
+    def batches(self, count: int) -> Pairs:
+        """`count` held-out windows, evenly spaced, as (tokens, targets)."""
+        p = self.spec.preset
+        windows = Windows(self.corpus.held_out, p.seq_len, p.seq_len, name="held-out text")
+        device = self.spec.device
+        return [(tokens.to(device), targets.to(device)) for tokens, targets in windows.evenly_spaced(count, p.batch)]
+
+
+def _depth(subject: Subject) -> dict[str, float]:
+    """Runs of 1..2K loops, on the windows of the training metrics."""
+    found = variable_depth(subject.model, subject.batches(subject.spec.preset.eval_windows))
+    return {f"ce_run@{point.loops}": point.loss for point in found.runs}
+
+
+def _norms(subject: Subject) -> dict[str, float]:
+    """The standard deviation over tokens, which the training metrics leave out (Table 10)."""
+
+    def measure(trace: Trace, targets: Tensor) -> list[Tensor]:
+        return [at_least_float32(state).norm(dim=-1).flatten() for state in trace.states]
+
+    _, rows = over_batches(subject.model, subject.batches(subject.spec.preset.eval_windows), None, measure)
+    norms = [torch.cat(of_batches) for of_batches in zip(*rows, strict=True)]
+    return {f"norm_std@{k}": float(of_loop.std(correction=0)) for k, of_loop in enumerate(norms)}
+
+
+def _radial(subject: Subject) -> dict[str, float]:
+    """Table 3, exit by exit, with the rounding floor of float32 that a blind readout stays at."""
+    metrics: dict[str, float] = {}
+    for k, exit_ in enumerate(radial_summary(subject.model, subject.batches(SEQUENCES)).exits, start=1):
+        fraction = math.nan if exit_.fraction is None else exit_.fraction
+        metrics |= {f"r@{k}": fraction, f"r_over_floor@{k}": fraction / exit_.floor, f"g@{k}": exit_.signal}
+    return metrics
+
+
+def _clamp(subject: Subject) -> dict[str, float]:
+    """Table 4."""
+    effect = clamp_effect(subject.model, subject.batches(SEQUENCES))
+    return {
+        "clamp_norm_ratio": effect.norm_ratio,
+        "clamp_delta_ce": effect.loss_change,
+        "clamp_abs_delta_ce": abs(effect.loss_change),
+    }
+
+
+def _sweep(subject: Subject) -> dict[str, float]:
+    """Figures 5 and 6 and Table 6; 'bare' is the same model read without the norm of its readout."""
+    module, batches = subject.module, subject.batches(SEQUENCES)
+    metrics = _swept("sweep", scale_sweep(subject.model, batches))
+    if module.readout_norm is not None:
+        bare = replace(subject.model, readout=lambda state, context, loop, loops: module.head(state))
+        metrics |= _swept("bare_sweep", scale_sweep(bare, batches))
+    return metrics
+
+
+def _swept(name: str, sweep: ScaleSweep) -> dict[str, float]:
+    metrics = {f"{name}_span": sweep.loss_span}
+    for point in sweep.points:
+        at = f"{point.alpha:.3g}"
+        metrics |= {f"{name}_ce@{at}": point.loss, f"{name}_entropy@{at}": point.entropy}
+        metrics |= {f"{name}_margin@{at}": point.margin}
+    return metrics
+
+
+def _decomposition(subject: Subject) -> dict[str, float]:
+    """Table 12 ('late': the mean over loops from the tenth on) and Figure 3 (loop by loop)."""
+    found = decompose(subject.model, subject.batches(SEQUENCES), PAPER_LOOPS)
+    metrics = {
+        "a_rad@late": found.a_rad,
+        "b_perp@late": found.b_perp,
+        "b@late": found.b_rms,
+        "b_over_a@late": found.ratio,
+        "growth@late": found.growth,
+        "growth_gap@late": found.growth_gap,
+    }
+    if found.angular_slope is not None:
+        metrics |= {"step_slope@late": found.angular_slope, "step_slope_gap@late": abs(found.angular_slope - 1)}
+    for loop in found.loops:
+        k, update = loop.loop, loop.update
+        metrics |= {f"a_rad@{k}": update.a_rad, f"b_perp@{k}": update.b_perp, f"b@{k}": update.b_rms}
+        metrics |= {f"growth@{k}": update.growth, f"angular_step@{k}": update.angular_step}
+    return metrics
+
+
+def _halting(subject: Subject) -> dict[str, float]:
+    """Table 13: fit on every second sequence, judged on the others; the speed-up is the ideal K over loops taken."""
+    batches = subject.batches(2 * SEQUENCES)
+    fit, judged = ([(tokens[half::2], targets[half::2]) for tokens, targets in batches] for half in (0, 1))
+    run = halting(subject.model, fit, judged).evaluation
+    return {
+        "halting_loops": run.average_loops,
+        "halting_ppl": run.dynamic_perplexity,
+        "halting_fixed_ppl": run.fixed_perplexity,
+        "halting_ppl_ratio": run.dynamic_perplexity / run.fixed_perplexity,
+        "halting_speedup": run.ideal_speedup,
+    }
+
+
+def _timing(subject: Subject) -> dict[str, float]:
+    """Table 8: tokens a second, and their ratio to an RMSNorm readout in the same place, timed in turns with it."""
+    spec = replace(subject.spec, readout="rmsnorm")
+    plain = spec.model(subject.corpus.vocab_size).to(spec.device)  # weights do not matter for its speed
+    device = torch.device(spec.device).type
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):  # the precision of training
+        batch = subject.batches(spec.preset.batch)
+        _, own = throughput([plain.looped("rmsnorm"), subject.model], batch, repeats=TIMED_ROUNDS)
+    metrics: dict[str, float] = {}
+    for depth in own.depths:
+        metrics |= {f"timing_tokens_per_s@{depth.loops}": depth.tokens_per_second}
+        metrics |= {f"timing_vs_rmsnorm@{depth.loops}": depth.against_first}
+        metrics |= {f"timing_speedup@{depth.loops}": depth.speedup}
+    return metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One measurement: how it is made, and the kinds of metric it gives."""
+
+    name: str
+    measure: Callable[[Subject], dict[str, float]]
+    gives: frozenset[str]
+
+
+def _measurement(name: str, measure: Callable[[Subject], dict[str, float]], *kinds: str) -> Measurement:
+    return Measurement(name=name, measure=measure, gives=frozenset(kinds))
+
+
+_SWEPT = ("span", "ce", "entropy", "margin")
+
+MEASUREMENTS: Mapping[str, Measurement] = MappingProxyType(
+    {
+        measurement.name: measurement
+        for measurement in (
+            _measurement("depth", _depth, "ce_run"),
+            _measurement("norms", _norms, "norm_std"),
+            _measurement("radial", _radial, "r", "r_over_floor", "g"),
+            _measurement("clamp", _clamp, "clamp_norm_ratio", "clamp_delta_ce", "clamp_abs_delta_ce"),
+            _measurement("sweep", _sweep, *(f"{name}_{kind}" for name in ("sweep", "bare_sweep") for kind in _SWEPT)),
+            _measurement(
+                "decomposition",
+                _decomposition,
+                *("a_rad", "b_perp", "b", "b_over_a", "growth", "growth_gap"),
+                *("step_slope", "step_slope_gap", "angular_step"),
+            ),
+            _measurement(
+                "halting",
+                _halting,
+                *("halting_loops", "halting_ppl", "halting_fixed_ppl", "halting_ppl_ratio", "halting_speedup"),
+            ),
+            _measurement("timing", _timing, "timing_tokens_per_s", "timing_vs_rmsnorm", "timing_speedup"),
+        )
+    }
+)
+"""Every measurement by its name."""
