@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from loopverify import stats
 from loopverify.errors import InputError
 from loopverify.probes.choices import Answer, ChoiceScores
+from loopverify.stats import bootstrap_interval, mcnemar
 
 __all__ = ["PairedAccuracy", "PairedChoices", "PairedMean", "compare_choices"]
 
@@ -90,7 +90,7 @@ def compare_choices(
 
     def means(of: Callable[[Answer], float]) -> PairedMean:
         a, b = ([of(answer) for answer in scores.answers] for scores in (first, second))
-        interval = stats.bootstrap_interval(
+        interval = bootstrap_interval(
             [y - x for x, y in zip(a, b, strict=True)],
             _mean,
             confidence=confidence,
@@ -127,7 +127,7 @@ def _accuracy(first: float, second: float, right: list[tuple[bool, bool]]) -> Pa
         second=second,
         only_first=only_first,
         only_second=only_second,
-        p=stats.mcnemar(only_first, only_second),
+        p=mcnemar(only_first, only_second),
     )
 
 
