@@ -1,11 +1,14 @@
-"""`python -m train --preset tiny --loss per_loop --readout rmsnorm --seed 0`: train one run into the store."""
+"""`python -m train --preset tiny --loss per_loop --readout rmsnorm --seed 0`: train one run into the store.
+
+`python -m train reproduce T12 --preset tiny` trains what a table of the paper needs and prints it beside the paper's.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +16,7 @@ import tyro
 from rich.console import Console
 
 from loopverify.errors import LoopverifyError
+from train import reproduce
 from train.loop import DivergedError, Event
 from train.presets import preset
 from train.run import ensure, result, use_device
@@ -49,14 +53,9 @@ class Arguments:
 
     def spec(self, device: str) -> RunSpec:
         """The run these arguments name."""
-        chosen = preset(self.preset)
-        if self.data is not None:
-            chosen = replace(chosen, data=replace(chosen.data, source=self.data))
-        if self.steps is not None:
-            chosen = replace(chosen, steps=self.steps, epochs=None)
         penalized = self.penalty is not None and "+penalty" not in self.loss
         return RunSpec(
-            preset=chosen,
+            preset=preset(self.preset, source=self.data, steps=self.steps),
             loss=f"{self.loss}+penalty" if penalized else self.loss,
             readout=self.readout,
             recurrence=self.recurrence,
@@ -67,7 +66,10 @@ class Arguments:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0: the run is in the store; 1: it diverged; 2: wrong use."""
+    """Exit status 0: the run is in the store; 1: it diverged; 2: wrong use. After 'reproduce': `train.reproduce`."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["reproduce"]:
+        return reproduce.main(argv[1:])
     arguments = tyro.cli(Arguments, args=argv, prog="python -m train")
     console = Console(stderr=True)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,11 +35,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     try:
-        chosen = preset(config.getoption("--preset"))
-        if (data := config.getoption("--data")) is not None:
-            chosen = replace(chosen, data=replace(chosen.data, source=data))
-        if (steps := config.getoption("--steps")) is not None:
-            chosen = replace(chosen, steps=steps, epochs=None)
+        source, steps = config.getoption("--data"), config.getoption("--steps")
+        chosen = preset(config.getoption("--preset"), source=source, steps=steps)
         device, _ = use_device(config.getoption("--device"))
         store = RunStore(config.getoption("--runs"))
         study = Study(preset=chosen, seeds=config.getoption("--seeds"), store=store, device=device)

@@ -131,8 +131,15 @@ _129M = replace(_44M, name="129m", d_model=768, layers=12, heads=12, d_ff=3072, 
 PRESETS: Mapping[str, Preset] = MappingProxyType({p.name: p for p in (_TINY, _SMALL, _44M, _129M)})
 
 
-def preset(name: str) -> Preset:
-    """The preset called `name`."""
+def preset(name: str, *, source: str | None = None, steps: int | None = None) -> Preset:
+    """The preset called `name`; on another text, or for another number of steps, where they are given.
+
+    Raises:
+        InputError: no such preset, or a source or steps that cannot be.
+    """
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
-    return PRESETS[name]
+    chosen = PRESETS[name]
+    if source is not None:
+        chosen = replace(chosen, data=replace(chosen.data, source=source))
+    return chosen if steps is None else replace(chosen, steps=steps, epochs=None)
