@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ from train.watch import FleetBars
 
 __all__ = ["main"]
 
+WIDTH = 120
+"""Characters a line where no terminal says how many: enough for the widest table."""
 PRINTED, FELL_SHORT, WRONG_USE = 0, 1, 2
 
 
@@ -71,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     except LoopverifyError as error:
         errors.print(f"error: {error}", markup=False, soft_wrap=True)
         return WRONG_USE
-    out = Console()
+    out = Console(width=None if sys.stdout.isatty() else WIDTH)
     out.print(chosen.title, markup=False, highlight=False)
     out.print(grid(chosen, runs, f"ours ({study.preset.name})"))
     out.print(_told(chosen, study), markup=False, highlight=False)

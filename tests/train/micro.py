@@ -1,0 +1,37 @@
+"""Runs small enough to train inside a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from train.presets import Preset, preset
+from train.run import ensure
+from train.spec import RunSpec
+from train.store import RunStore, StoredRun
+
+Trained = Callable[..., tuple[RunSpec, StoredRun]]
+"""(readout=..., ...) -> a spec and its stored run."""
+
+
+def micro(text: Path, **changes: object) -> Preset:
+    """A preset of one layer that trains for five steps."""
+    tiny = preset("tiny", source=str(text), steps=5)
+    small = {
+        "d_model": 16,
+        "layers": 1,
+        "heads": 1,
+        "d_ff": 32,
+        "seq_len": 16,
+        "eval_windows": 32,
+        "history_windows": 8,
+    }
+    return replace(tiny, **{**small, **changes})
+
+
+def trained(store: RunStore, text: Path, **changes: object) -> tuple[RunSpec, StoredRun]:
+    """A stored run; `changes` are fields of its spec, of which `preset` holds fields of the preset."""
+    shape = micro(text, **changes.pop("preset", {}))  # type: ignore[arg-type]
+    spec = RunSpec(**{"preset": shape, "loss": "per_loop", "readout": "rmsnorm", **changes})  # type: ignore[arg-type]
+    return spec, ensure(spec, store, lambda event: None)
