@@ -6,7 +6,8 @@ import math
 
 from loopverify.checks.check import check
 from loopverify.checks.record import Finding, at_least, at_most
-from loopverify.checks.subject import Subject, gap
+from loopverify.checks.subject import Subject, exactly, gap
+from loopverify.looped import Trace
 from loopverify.probes import depth
 
 __all__ = ["depth_use", "overshoot"]
@@ -33,8 +34,15 @@ def overshoot(subject: Subject) -> Finding:
         fault=f"the loss is not finite{first} (CE by K / r0 on random tokens: {curve})",
         cause="a recurrence that grows without bound, which the trained number of loops does not show",
         remedy="bound the recurrence, refuse more loops than trained, and compare models at equal K / r0",
-        note=f"CE by K / r0 on random tokens: {curve}",
+        note=f"CE by K / r0 on random tokens: {curve}; KL from the trained exit at {trace.loops / r0:g}: "
+        f"{_divergence(depth.shorter(trace, min(r0, trace.loops)), trace):.2g} nats",
     )
+
+
+def _divergence(trained: Trace, longer: Trace) -> float:
+    """Mean KL(p || q) over tokens, nats: how far the last exit of a longer run is from what the trained one says."""
+    p, q = (exactly(trace.logits(trace.loops)).log_softmax(-1) for trace in (trained, longer))
+    return float((p.exp() * (p - q)).sum(-1).mean())
 
 
 @check()

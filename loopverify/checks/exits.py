@@ -11,7 +11,7 @@ from torch import Tensor
 
 from loopverify.checks.check import check
 from loopverify.checks.record import Finding, NotApplicableError, at_most, first_failing
-from loopverify.checks.subject import Subject
+from loopverify.checks.subject import Subject, exactly
 from loopverify.looped import Trace
 
 __all__ = ["exit_half_precision", "exit_probabilities", "exit_threshold", "never_exit_early"]
@@ -72,7 +72,7 @@ def _distribution(trace: Trace, eps: float, where: str) -> Iterator[Finding]:
     limit = 4 * trace.loops * eps
     outside = max(float(-p.min()), float(p.max()) - 1, 0.0)
     yield at_most(outside, limit, "probability", fault=f"{where}, exit probabilities leave [0, 1]", **advice)
-    off = float((p.double().sum(-1) - 1).abs().max())
+    off = float((exactly(p).sum(-1) - 1).abs().max())
     note = "every token leaves at exactly one exit"
     yield at_most(off, limit, "probability", fault=f"{where}, exit probabilities do not sum to 1", **advice, note=note)
 
@@ -87,7 +87,7 @@ def exit_half_precision(subject: Subject) -> Finding:
         for scale, scaled in _scaled(trace):
             p = _probabilities(scaled)
             yield at_most(
-                float((p.double().sum(-1) - 1).abs().max()),
+                float((exactly(p).sum(-1) - 1).abs().max()),
                 4 * LOOPS * torch.finfo(torch.float32).eps,  # whatever the dtype of the model, see `_distribution`
                 "probability",
                 fault=f"in bfloat16, with states times {scale:g}, exit probabilities do not sum to 1",
@@ -158,7 +158,7 @@ def never_exit_early(subject: Subject) -> Finding:
 
 def _early(trace: Trace, dtype: str) -> Iterator[Finding]:
     for scale, scaled in _scaled(trace):
-        share = float((_choices(scaled, 1.0) < trace.loops).double().mean())
+        share = float((_choices(scaled, 1.0) < trace.loops).float().mean())
         yield at_most(
             share,
             0,

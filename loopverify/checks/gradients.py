@@ -10,7 +10,7 @@ from torch import Tensor
 
 from loopverify.checks.check import check
 from loopverify.checks.record import Finding, NotApplicableError, at_least, at_most, first_failing
-from loopverify.checks.subject import SEED, Subject
+from loopverify.checks.subject import SEED, Subject, exactly
 from loopverify.checks.substitute import trainable, with_tensors
 from loopverify.errors import GradientCutError
 from loopverify.looped import Looped, Trace, unroll
@@ -44,7 +44,7 @@ def state_gradient(subject: Subject) -> Finding:
         return Finding(held=False, message=f"{error}. Remedy: {remedy}.")
     shown = trace.logits(trace.loops)
     gradients = torch.autograd.grad(shown, trace.states, subject.normal(shown), allow_unused=True)
-    sizes = [0.0 if g is None else float(g.detach().double().norm()) for g in gradients]
+    sizes = [0.0 if g is None else float(exactly(g).norm()) for g in gradients]
     weakest = min(range(len(sizes)), key=lambda k: -1.0 if math.isnan(sizes[k]) else sizes[k])
     return first_failing(
         [

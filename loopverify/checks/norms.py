@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from loopverify.checks.counting import recorded
-from loopverify.checks.subject import Subject
+from loopverify.checks.subject import Subject, exactly
 
 __all__ = ["Norm", "norms_of"]
 
@@ -52,14 +52,14 @@ class Norm:
     def exact(self, x: Tensor) -> Tensor:
         """What the module should return for x, by definition and in float64, from parameters rounded as in `apply`."""
         gain, bias = (getattr(self.module, name, None) for name in ("weight", "bias"))
-        wide = x.double()
+        wide = exactly(x)
         if self.centered:
             wide = wide - wide.mean(-1, keepdim=True)
         square = wide.square().sum(-1, keepdim=True) if self.summed else wide.square().mean(-1, keepdim=True)
         result = wide / self.denominator(square, self.eps)
         if self.gain_offset is not None and isinstance(gain, Tensor):
-            result = result * (gain.detach().to(x.dtype).double() + self.gain_offset)
-        return result + bias.detach().to(x.dtype).double() if isinstance(bias, Tensor) else result
+            result = result * (exactly(gain.to(x.dtype)) + self.gain_offset)
+        return result + exactly(bias.to(x.dtype)) if isinstance(bias, Tensor) else result
 
 
 def norms_of(subject: Subject) -> list[Norm]:
@@ -103,5 +103,5 @@ def _known(module: nn.Module, name: str, width: int) -> Iterator[Norm]:
 
 
 def _apart(norm: Norm, x: Tensor) -> float:
-    shown, exact = norm.apply(x).double(), norm.exact(x)
+    shown, exact = exactly(norm.apply(x)), norm.exact(x)
     return float((shown - exact).norm() / exact.norm())

@@ -9,7 +9,7 @@ import torch
 from loopverify.checks.check import check
 from loopverify.checks.norms import Norm, norms_of
 from loopverify.checks.record import Finding, NotApplicableError, at_most
-from loopverify.checks.subject import Subject, rounding, token_gaps
+from loopverify.checks.subject import Subject, exactly, rounding, token_gaps
 
 __all__ = ["half_precision_trajectory", "norm_numerics"]
 
@@ -48,7 +48,7 @@ def _excess(subject: Subject, norm: Norm, dtype: torch.dtype, scale: float) -> t
     """The error of a norm over the one that its dtype allows, and where it was seen."""
     x = (scale * subject.normal(torch.empty(1, 16, norm.width, device=subject.device))).to(dtype)
     shown, exact = norm.apply(x), norm.exact(x)
-    error = float((shown.double() - exact).abs().max() / exact.abs().max())
+    error = float((exactly(shown) - exact).abs().max() / exact.abs().max())
     # Four roundings in the dtype (input, quotient, gain, bias), and a sum over the channels in float32 or better.
     wide = torch.promote_types(dtype, torch.float32)
     allowed = 4 * torch.finfo(dtype).eps + rounding(wide, norm.width)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from loopverify.checks.check import check
 from loopverify.checks.record import Finding, NotApplicableError, at_least, at_most, first_failing
-from loopverify.checks.subject import Subject
+from loopverify.checks.subject import Subject, exactly
 from loopverify.checks.substitute import trainable, with_tensors
 from loopverify.errors import unknown
 from loopverify.looped import Trace
@@ -43,7 +43,7 @@ def units(subject: Subject) -> Finding:
                 raise unknown("reported quantity", name, QUANTITIES)
             value = report(state, update) if name == "a_rad" else report(state)
             expected = QUANTITIES[name](d)
-            ratio = float(torch.as_tensor(value).double().mean()) / expected
+            ratio = float(exactly(torch.as_tensor(value)).mean()) / expected
             yield at_most(
                 abs(ratio - 1),
                 subject.rounding,

@@ -11,7 +11,7 @@ from torch import Tensor
 from loopverify.checks.check import check
 from loopverify.checks.counting import recorded
 from loopverify.checks.record import Finding, at_most, first_failing
-from loopverify.checks.subject import SEED, Subject, gap
+from loopverify.checks.subject import SEED, Subject, gap, rms
 from loopverify.looped import Trace
 
 __all__ = ["residual_identity", "states_before_norm"]
@@ -87,8 +87,8 @@ def states_before_norm(subject: Subject) -> Finding:
 
 def _spread(state: Tensor) -> float:
     """Standard deviation of the rms over tokens, relative, in units of what independent channels give: 1/sqrt(2 D)."""
-    rms = state.detach().double().square().mean(-1).sqrt()
-    return float(rms.std() / rms.mean()) * math.sqrt(2 * state.shape[-1])
+    sizes = rms(state)
+    return float(sizes.std() / sizes.mean()) * math.sqrt(2 * state.shape[-1])
 
 
 def _from_a_norm(trace: Trace, loop: int) -> bool:

@@ -14,7 +14,7 @@ from loopverify.checks.record import NotApplicableError
 from loopverify.checks.substitute import in_dtype
 from loopverify.looped import Looped, Trace, unroll
 
-__all__ = ["SEED", "Subject", "gap", "token_gaps"]
+__all__ = ["SEED", "Subject", "exactly", "gap", "rms", "rounding", "token_gaps"]
 
 SEED = 0
 """Of everything that a check draws, so that a result repeats."""
@@ -51,7 +51,7 @@ class Subject:
 
     def normal(self, like: Tensor) -> Tensor:
         """Standard normal numbers in the form of `like`."""
-        return torch.randn(like.shape, generator=self.generator, dtype=torch.float64).to(like)
+        return torch.randn(like.shape, generator=self.generator, dtype=torch.float64).to(like.dtype).to(like.device)
 
     def others(self, tokens: Tensor) -> Tensor:
         """Tokens that differ from `tokens` everywhere."""
@@ -106,7 +106,7 @@ class Subject:
         """Largest relative change of a state (or of logits) when every state is perturbed by `size`, relative."""
 
         def disturb(state: Tensor) -> Tensor:
-            scale = state.double().square().mean(-1, keepdim=True).sqrt().to(state)
+            scale = rms(state).to(state)
             return state + size * scale * self.normal(state)
 
         def embed(tokens: Tensor) -> tuple[Tensor, Any]:
@@ -152,6 +152,16 @@ class Subject:
             )
 
 
+def exactly(tensor: Tensor) -> Tensor:
+    """The values of a tensor in float64, on the CPU: not every device has it."""
+    return tensor.detach().cpu().double()
+
+
+def rms(state: Tensor) -> Tensor:
+    """Root mean square over the channels, (..., 1), in float64 on the CPU."""
+    return exactly(state).square().mean(-1, keepdim=True).sqrt()
+
+
 def rounding(dtype: torch.dtype, width: int) -> float:
     """Relative error of a sum of `width` terms in `dtype`: sqrt(width) independent roundings of one eps."""
     return torch.finfo(dtype).eps * math.sqrt(width)
@@ -159,7 +169,7 @@ def rounding(dtype: torch.dtype, width: int) -> float:
 
 def token_gaps(a: Tensor, b: Tensor) -> Tensor:
     """Distance of every token of a from that of b, both (..., T, D), relative to the rms norm of b's tokens."""
-    a, b = a.detach().cpu().double(), b.detach().cpu().double()
+    a, b = exactly(a), exactly(b)
     scale = b.norm(dim=-1).square().mean().sqrt()
     apart = (a - b).norm(dim=-1)
     return torch.where(apart == 0, apart, apart / scale)  # 0 / 0 is no distance

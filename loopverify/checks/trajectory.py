@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from loopverify.checks.check import check
 from loopverify.checks.counting import counted
 from loopverify.checks.record import Finding, NotApplicableError, at_least, at_most, first_failing
-from loopverify.checks.subject import Subject, gap
+from loopverify.checks.subject import Subject, gap, rms
 
 __all__ = ["loops_executed", "state_dtype", "step_reads_state", "trajectory_order"]
 
@@ -62,7 +62,7 @@ def step_reads_state(subject: Subject) -> Finding:
     with torch.no_grad():
         for k in range(1, trace.loops + 1):
             state = trace.states[k - 1]
-            shifted = state + subject.normal(state) * state.double().square().mean().sqrt().clamp_min(1e-3).to(state)
+            shifted = state + subject.normal(state) * rms(state).mean().clamp_min(1e-3).to(state)
             changes.append(gap(subject.model.step(shifted, trace.context, k), trace.states[k]))
     deaf = changes.index(min(changes)) + 1
     return at_least(

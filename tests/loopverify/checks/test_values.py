@@ -166,7 +166,19 @@ def test_module_calls_are_counted_in_every_loop() -> None:
 def test_overshoot_is_reported_by_the_ratio_to_the_trained_loops() -> None:
     message = run("overshoot", build("rmsnorm", 0)).message
     assert message.startswith("CE by K / r0 on random tokens: ")
-    assert message.count(" at ") == 4  # 1, 2, 3 and 4 for r0 = 3, where halves are no loop counts
+    curve, divergence = message.split("; ")
+    assert curve.count(" at ") == 4  # 1, 2, 3 and 4 for r0 = 3, where halves are no loop counts
+    assert divergence.startswith("KL from the trained exit at 4: ")
+
+
+def test_the_divergence_of_overshoot_is_that_of_the_two_distributions() -> None:
+    # Raw logits that double at every loop: z after r0 = 2 loops, 64 z after 8.
+    model = Scaled(2.0, hidden=False).looped()
+    tokens = Subject(model).tokens
+    z = lv.unroll(model, tokens, loops=2).logits(2).double()
+    p, q = torch.distributions.Categorical(logits=z), torch.distributions.Categorical(logits=64 * z)
+    expected = torch.distributions.kl_divergence(p, q).mean()
+    assert f"KL from the trained exit at 4: {expected:.2g} nats" in run("overshoot", model).message
 
 
 def test_the_suite_stays_small() -> None:
