@@ -43,6 +43,8 @@ class Chart:
     whole_x: bool
     """Whether x counts something that has no halves and is short: loops, exits."""
     lines: tuple[Line, ...]
+    log_x: bool = False
+    """Whether x is logarithmic, too."""
 
 
 def charts(runs: Sequence[Run], histories: Mapping[str, History]) -> tuple[Chart, ...]:
@@ -77,8 +79,54 @@ def charts(runs: Sequence[Run], histories: Mapping[str, History]) -> tuple[Chart
             whole_x=True,
             lines=exits,
         ),
+        *_measured(runs),
     )
     return tuple(chart for chart in made if chart.lines)
+
+
+def _measured(runs: Sequence[Run]) -> tuple[Chart, ...]:
+    """The figures of what was measured after training: Figures 3, 5 and 6 of Sharma & Vu 2026."""
+    return (
+        Chart(
+            name="update-by-loop",
+            title="Size of the residual update in a long run, loop by loop",
+            x_label="loop k",
+            y_label="rms(H_k − H_k−1)",
+            log=True,
+            whole_x=True,
+            lines=_over(runs, "b"),
+        ),
+        Chart(
+            name="turning-by-loop",
+            title="How far a loop turns the state in a long run",
+            x_label="loop k",
+            y_label="rms(u_k − u_k−1), u = H/rms(H)",
+            log=True,
+            whole_x=True,
+            lines=_over(runs, "angular_step"),
+        ),
+        Chart(
+            name="ce-by-scale",
+            title="Held-out cross-entropy with the last state rescaled in front of its readout",
+            x_label="factor α",
+            y_label="CE (nats a token)",
+            log=True,
+            whole_x=False,
+            lines=_over(runs, "sweep_ce"),
+            log_x=True,
+        ),
+    )
+
+
+def _over(runs: Sequence[Run], kind: str) -> tuple[Line, ...]:
+    """Lines of every metric kind@x of which x is a number."""
+    points: dict[str, list[tuple[float, Any]]] = {run.label: [] for run in runs}
+    for run in runs:
+        for name, y in run.metrics.items():
+            of, _, x = name.partition("@")
+            if of == kind and x.replace(".", "", 1).isdigit():
+                points[run.label].append((float(x), y))
+    return _lines(points, runs)
 
 
 def _per_loop(runs: Sequence[Run], metric: str, loops: range) -> tuple[Line, ...]:

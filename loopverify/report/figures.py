@@ -20,7 +20,8 @@ __all__ = ["draw"]
 _INK = "#010203"  # a color that nothing else has, so that it can become the page's own
 # Told apart on light and dark. Warm: scale hidden from the loss; cold: scale under control.
 _COLORS = {"rmsnorm": "#D55E00", "layernorm": "#E69F00", "raw": "#2B86CC", "final_only": "#8E6FD0"}
-_PENALIZED, _OTHER = "#009E73", "#CC79A7"
+_ADDED, _OTHER = {"penalty": "#009E73", "latent": "#8C6D31"}, "#CC79A7"
+_DASHES: dict[str, Any] = {"terminal": (0, (5, 2)), "exit_weighted": (0, (1, 1.5))}
 _STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: selectable, searchable, in the page's font
     "font.family": "sans-serif",
@@ -75,14 +76,18 @@ def _fill(axes: Axes, chart: Chart, preset: str) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if chart.log:
         _log_scale(axes, chart)
+    if chart.log_x:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
 
 
 def _plot(axes: Axes, line: Line, markers: bool, label: str) -> None:
     loss, _, readout = line.condition.partition("/")
-    color = _PENALIZED if "+penalty" in loss else _COLORS.get(readout, _OTHER)
-    style: dict[str, Any] = {"linestyle": (0, (5, 2)) if loss.startswith("terminal") else "-", "linewidth": 1.8}
+    placement, _, added = loss.partition("+")
+    color = _ADDED.get(added.partition("=")[0]) or _COLORS.get(readout, _OTHER)
+    style: dict[str, Any] = {"linestyle": _DASHES.get(placement, "-"), "linewidth": 1.8}
     if markers:
-        style |= {"marker": "o" if loss.startswith("per_loop") else "s", "markersize": 4.5}
+        style |= {"marker": "o" if placement == "per_loop" else "s", "markersize": 4.5}
     axes.plot(line.x, line.mean, color=color, label=label, **style)
     if line.n > 1:
         axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.18, linewidth=0)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 import sys
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
-from loopverify.claims import one_study
+from loopverify.claims import Run, one_study
 from loopverify.errors import MissingDependencyError
 from loopverify.report.charts import Chart, Line, charts
 from loopverify.report.figures import draw
@@ -72,6 +73,40 @@ def test_svg_is_labeled_and_takes_the_ink_of_the_page(name: str) -> None:
     assert "#010203" not in svg
     assert "<metadata" not in svg
     assert svg == draw(chart, "tiny")
+
+
+def measured_run(condition: str, seed: int) -> Run:
+    """The run of a study, with what is measured after training: made-up numbers."""
+    run = sample_run(condition, seed)
+    swept = {f"sweep_ce@{x}": 3.0 + seed + float(x) for x in ("10", "0.1", "1", "3.16")}
+    looped = {f"{kind}@{k}": (seed + 1) / k for kind in ("b", "angular_step") for k in range(30, 0, -1)}
+    return replace(run, metrics=run.metrics | swept | looped | {"b@late": 9.0, "sweep_span": 1.0})
+
+
+def test_what_was_measured_after_training_is_drawn_too() -> None:
+    drawn = {chart.name: chart for chart in charts([measured_run("per_loop/raw", seed) for seed in (0, 1)], {})}
+    assert list(drawn)[2:] == ["update-by-loop", "turning-by-loop", "ce-by-scale"]
+    scale = line(drawn["ce-by-scale"], "per_loop/raw")
+    assert scale.x == (0.1, 1, 3.16, 10)
+    assert (scale.low, scale.high) == ((3.1, 4, 6.16, 13), (4.1, 5, 7.16, 14))
+    update = line(drawn["update-by-loop"], "per_loop/raw")
+    assert (update.x, update.mean[-1]) == (tuple(range(1, 31)), pytest.approx(0.05))
+    svg = draw(drawn["ce-by-scale"], "tiny")
+    assert ">0.1<" in svg
+    assert ">10<" in svg
+
+
+def test_conditions_of_one_readout_look_different() -> None:
+    names = ["per_loop/rmsnorm", "terminal/rmsnorm", "exit_weighted/rmsnorm", "per_loop+penalty/rmsnorm"]
+    names += ["per_loop+latent/rmsnorm", "per_loop/rmsnorm/inter_loop_norm", "terminal/rmsnorm/damped"]
+    styles = set()
+    for name in names:
+        one = Line(condition=name, n=1, x=(1.0, 2.0), mean=(1.0, 2.0), low=(1.0, 2.0), high=(1.0, 2.0))
+        chart = Chart(name="one", title="t", x_label="x", y_label="y", log=False, whole_x=False, lines=(one,))
+        path = re.search(r'style="(fill: none;[^"]*stroke-width: 1.8[^"]*)"', draw(chart, "tiny"))
+        assert path is not None
+        styles.add(path[1])
+    assert len(styles) == len(names)
 
 
 def test_ids_of_figures_do_not_meet_in_one_page() -> None:
