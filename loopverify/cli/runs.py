@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from loopverify.errors import InputError
 
 __all__ = ["Study", "read_studies"]
 
-_VARIES = ("loss", "readout", "penalty", "seed")
+_VARIES = ("loss", "readout", "recurrence", "penalty", "seed")
 """What differs between the runs of one study; all else in a run's spec is the same."""
 
 
@@ -38,8 +39,9 @@ def read_studies(root: Path) -> tuple[Study, ...]:
         reason = "it has no runs/*/result.json" if root.is_dir() else "it is no folder"
         raise InputError(f"no stored runs in {root}: {reason}; give the folder that `pytest train --runs` wrote to")
     groups: dict[str, list[tuple[Run, Mapping[str, Any]]]] = {}
+    measured = _measured(root)
     for path in paths:
-        run, shared = _read(path)
+        run, shared = _read(path, measured)
         groups.setdefault(json.dumps([run.preset, shared], sort_keys=True), []).append((run, shared))
     presets = [group[0][0].preset for group in groups.values()]
     studies = []
@@ -51,20 +53,44 @@ def read_studies(root: Path) -> tuple[Study, ...]:
     return tuple(sorted(studies, key=lambda study: study.title))
 
 
-def _read(path: Path) -> tuple[Run, Mapping[str, Any]]:
-    """A run, and what it shares with the others of its study."""
+def _read(path: Path, measured: Mapping[str, Mapping[str, float]]) -> tuple[Run, Mapping[str, Any]]:
+    """A run with what was measured on it, and what it shares with the others of its study."""
+    with _naming(path.parent):
+        text, record = _verified(path)
+        run = Run.from_json(text)
+        shared = {name: value for name, value in record.get("spec", {}).items() if name not in _VARIES}
+        return replace(run, metrics={**measured.get(run.key, {}), **run.metrics}), shared
+
+
+def _measured(root: Path) -> dict[str, dict[str, float]]:
+    """Metrics measured after training, by the key of their run; where several versions measured, those of the last."""
+    found: dict[str, dict[str, float]] = {}
+    for path in sorted(root.glob("measurements/*/metrics.json"), key=lambda path: path.stat().st_mtime):
+        with _naming(path.parent):
+            text, record = _verified(path)
+            metrics = {name: float(value) for name, value in json.loads(text).items()}
+            found.setdefault(record["spec"]["run"], {}).update(metrics)
+    return found
+
+
+def _verified(path: Path) -> tuple[str, Mapping[str, Any]]:
+    """The text of a stored file, and the manifest beside it, which says what it must be."""
     manifest = path.with_name("manifest.json")
+    content = path.read_bytes()
+    record: Mapping[str, Any] = json.loads(manifest.read_bytes()) if manifest.exists() else {}
+    told = record.get("files", {}).get(path.name, {}).get("sha256")
+    if told is not None and told != hashlib.sha256(content).hexdigest():
+        raise InputError(f"{path.name} is not the file that its manifest names; remove it, or train it again")
+    return content.decode(), record
+
+
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """What is wrong with a folder of the store, under its name."""
     try:
-        text = path.read_bytes()
-        record = json.loads(manifest.read_bytes()) if manifest.exists() else {}
-        told = record.get("files", {}).get(path.name, {}).get("sha256")
-        if told is not None and told != hashlib.sha256(text).hexdigest():
-            raise InputError("it is not the file that its manifest names; remove the run, or train it again")
-        run = Run.from_json(text.decode())
-        spec = record.get("spec", {})
-        return run, {name: value for name, value in spec.items() if name not in _VARIES}
-    except (OSError, ValueError, AttributeError) as error:  # an InputError is a ValueError
-        raise InputError(f"the stored run {path.parent} is damaged: {error}") from error
+        yield
+    except (OSError, ValueError, AttributeError, LookupError) as error:  # an InputError is a ValueError
+        raise InputError(f"the stored run {folder} is damaged: {error}") from error
 
 
 def _difference(shared: Mapping[str, Any], rivals: list[Mapping[str, Any]]) -> str:

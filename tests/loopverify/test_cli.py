@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -374,6 +376,48 @@ def test_damaged_runs_are_named(cli: Cli, folder: Path, damage: Callable[[Path],
     assert status == 2
     assert message in err
     assert path.name in err
+
+
+def measurement(root: Path, run: str, code: str, metrics: Mapping[str, float | str], age: float = 0.0) -> Path:
+    """A measurement of a stored run as the harness keeps it, made `age` seconds ago."""
+    path = root / "measurements" / code / "metrics.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(metrics))
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    manifest = {"spec": {"run": run, "code": code}, "files": {"metrics.json": {"sha256": sha256}}}
+    path.with_name("manifest.json").write_text(json.dumps(manifest))
+    os.utime(path, (made := time.time() - age, made))
+    return path
+
+
+def test_what_was_measured_after_training_is_judged_too(cli: Cli, folder: Path) -> None:
+    run = dataclasses.replace(bounded("tiny", 0.5, seeds=1)[0], key="abc")
+    stored(folder, [run])
+    measurement(folder, "abc", "old", {"r@1": 1e-9, "r@4": 1e-9}, age=60)
+    measurement(folder, "abc", "new", {"r@1": 0.06, "r@4": "inf", "norm@4": 1e9})
+    measurement(folder, "another", "other", {"r@1": 0.0})
+    status, out, _ = cli("claims", "--runs", ".")
+    assert "P1.T3.radial.raw.first" in rows(out, "held")  # 0.06, of the code that measured last
+    assert "P1.T3.radial.raw.last" in rows(out, "contradicted")
+    assert "P1.T2.tens.per_loop.raw" in rows(out, "held")  # training has the last word on its own metrics
+    assert status == 1
+
+
+def test_recurrences_are_conditions_of_one_study(cli: Cli, folder: Path) -> None:
+    stored(folder, bounded("tiny", 0.5), recurrence="residual")
+    damped = Run(preset="tiny", condition="terminal/rmsnorm/damped", seed=0, metrics={"norm@4": 2.0})
+    stored(folder, [damped], recurrence="damped")
+    _, out, _ = cli("claims", "--runs", ".")
+    assert "tiny, runs: 4" in out
+
+
+def test_a_damaged_measurement_is_named(cli: Cli, folder: Path) -> None:
+    stored(folder, bounded("tiny", 0.5, seeds=1))
+    path = measurement(folder, "abc", "new", {"r@1": 0.06})
+    path.write_text("{}")
+    status, _, err = cli("claims", "--runs", ".")
+    assert status == 2
+    assert "metrics.json is not the file that its manifest names" in " ".join(err.split())
 
 
 @pytest.mark.parametrize(("place", "reason"), [("absent", "it is no folder"), (".", "it has no runs/*/result.json")])
