@@ -14,7 +14,16 @@ from typing import Any, Literal
 
 from loopverify.errors import InputError, MissingDependencyError
 
-__all__ = ["bootstrap_interval", "can_reach", "cliffs_delta", "holm", "mcnemar", "rank_test", "seeds_needed", "smallest_p"]
+__all__ = [
+    "bootstrap_interval",
+    "can_reach",
+    "cliffs_delta",
+    "holm",
+    "mcnemar",
+    "rank_test",
+    "seeds_needed",
+    "smallest_p",
+]
 
 
 def rank_test(x: Sequence[float], y: Sequence[float]) -> float:

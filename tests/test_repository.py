@@ -51,8 +51,7 @@ def test_every_third_party_library_has_one_door(library: str) -> None:
     outside = [
         str(relative)
         for path in SOURCES
-        if library in imports(path)
-        and not str(relative := path.relative_to(ROOT)).startswith(tuple(DOORS[library]))
+        if library in imports(path) and not str(relative := path.relative_to(ROOT)).startswith(tuple(DOORS[library]))
     ]
     assert outside == []
 

@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
     if argv[:1] == ["reproduce"]:
         return reproduce.main(argv[1:])
     arguments = tyro.cli(Arguments, args=argv, prog="python -m train")
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     try:
         device, reason = use_device(arguments.device)
         spec = arguments.spec(device)

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from loopverify.claims import CLAIMS, Claim
-from loopverify.errors import LoopverifyError
+from loopverify.errors import InputError, LoopverifyError
 from train.presets import preset
 from train.run import use_device
 from train.store import RunStore
@@ -40,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
         device, _ = use_device(config.getoption("--device"))
         store = RunStore(config.getoption("--runs"))
         study = Study(preset=chosen, seeds=config.getoption("--seeds"), store=store, device=device)
+        if (workers := config.getoption("--workers")) is not None and workers < 1:
+            raise InputError(f"workers is {workers}; expected an integer >= 1")
         if config.getoption("--evidence"):
             study.require_evidence(min(claim.alpha for claim in CLAIMS.values()))
     except LoopverifyError as error:

@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from loopverify.errors import LoopverifyError
+from loopverify.errors import InputError, LoopverifyError
 from train.loop import Event
 from train.run import Say, find, open_corpus
 from train.spec import RunSpec
@@ -56,12 +56,14 @@ def ensure_all(
     Each missing run is one `python -m train` of its own. A child whose parent was killed fails at its next
     progress line (the pipe is gone), so nothing goes on unseen.
     """
+    if workers is not None and workers < 1:
+        raise InputError(f"workers is {workers}; expected an integer >= 1")
     if not specs:
         return {}
     corpus = open_corpus(specs[0], store)  # tokenized once, before many processes ask for it
     missing = [spec for spec in specs if find(spec, store, corpus, say) is None]
     fleet = _Fleet(store, progress or Silent())
-    return fleet.run(missing, workers or (workers_for(specs[0])))
+    return fleet.run(missing, workers_for(specs[0]) if workers is None else workers)
 
 
 @dataclass

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from loopverify import __version__
 from loopverify.claims import Run
+from loopverify.errors import InputError
 from train.data import Corpus, load_corpus
 from train.loop import Event, Report, train
 from train.spec import RunSpec
@@ -30,6 +31,8 @@ def use_device(name: str) -> tuple[str, str]:
         if torch.cuda.is_available():
             return "cuda", f"cuda: found {torch.cuda.get_device_name()}; bfloat16 autocast"
         return "cpu", "cpu: torch sees no CUDA device; float32"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("device is 'cuda', but torch sees no CUDA device; expected 'cpu', or 'auto' for what there is")
     return name, f"{name}: as asked"
 
 

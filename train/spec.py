@@ -55,8 +55,8 @@ class RunSpec:
             raise unknown("readout", self.readout, READOUTS)
         if self.recurrence not in RECURRENCES:
             raise unknown("recurrence", self.recurrence, RECURRENCES)
-        if self.seed < 0:
-            raise InputError(f"seed is {self.seed}; expected an integer >= 0")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed is {self.seed}; expected an integer >= 0, below 2^63")
 
     @property
     def penalized(self) -> bool:

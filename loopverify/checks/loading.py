@@ -81,7 +81,7 @@ def _import(source: str, reference: str, search: Path | None) -> object:
         ) from error
     except OSError as error:
         raise InputError(f"model {reference!r}: cannot read {source}: {error.strerror or error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an unguarded sys.exit() must not pass for a verdict
         told = raised(error) or f"{type(error).__name__}: {error}"
         raise InputError(f"model {reference!r}: importing {source} raised {told}") from error
 
@@ -109,6 +109,6 @@ def _call(factory: object, reference: str) -> object:
         raise InputError(f"model {reference!r} is a {type(factory).__name__}; expected a function that returns a model")
     try:
         return factory()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         told = raised(error) or f"{type(error).__name__}: {error}"
         raise InputError(f"model {reference!r}: the factory, called without arguments, raised {told}") from error

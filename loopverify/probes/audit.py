@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 
@@ -29,7 +30,7 @@ from loopverify.probes.longrun import long_run
 from loopverify.probes.norms import token_norms
 from loopverify.probes.readonly import untouched
 from loopverify.probes.record import Audit
-from loopverify.probes.sweep import exit_sweep
+from loopverify.probes.sweep import Exit, exit_sweep
 from loopverify.probes.visibility import Signal, overall, seen_by, signals
 
 __all__ = ["audit"]
@@ -68,7 +69,7 @@ def audit(
         InputError: not a Looped, bad tokens, targets or loops, an objective of another form or one that sends no
             gradient to any state, or a state H_0..H_K that is not finite.
     """
-    _check(model, tokens, targets, loops)
+    _check(model, tokens, targets, loops, objective, seed)
     loops = model.trained_loops if loops is None else loops
     wanted = max(loops, GROWTH_RATIO * model.trained_loops, LEAST_LOOPS)
     with untouched(model, seed):
@@ -81,6 +82,7 @@ def _measure(long: Trace, targets: Tensor, loops: int, objective: ObjectiveLike,
     trace = shorter(long, loops)
     dtype = working_dtype(trace)
     exits = tuple(exit_sweep(trace, targets, loop) for loop in range(1, loops + 1))
+    _check_exits(exits, targets)
     direct = direct_gradients(trace, targets, objective)
     seen = signals(trace, targets, objective, direct, exits, dtype)
     if not seen:
@@ -89,14 +91,16 @@ def _measure(long: Trace, targets: Tensor, loops: int, objective: ObjectiveLike,
             "one. Is it detached, are all targets left out, is the output head still zero, or the readout saturated?"
         )
     scale_carries = _carries(trace, scale_carry, notes)
+    scale, growth = _variable("scale", scale_carries, seen, trace.states[0].dtype), _growth(long, notes)
+    _note_growth_against_carry(scale, growth, notes)
     return Audit(
         facts=_facts(trace, objective, dtype, seed),
-        scale=_variable("scale", scale_carries, seen, trace.states[0].dtype),
+        scale=scale,
         mean=_variable("mean", _carries(trace, mean_carry, []), seen, trace.states[0].dtype),
         per_loop=_loop_records(trace, direct, scale_carries, dtype, notes),
         exits=exits,
         signals=seen,
-        growth=_growth(long, notes),
+        growth=growth,
         depth=DepthUse(losses=tuple(view.loss for view in exits)),
         overshoot=overshoot(_overshooting(long, loops), targets),
         notes=tuple(notes),
@@ -173,6 +177,20 @@ def _growth(long: Trace, notes: list[str]) -> GrowthLaw | None:
         return None
 
 
+def _note_growth_against_carry(scale: StateVariable, growth: GrowthLaw | None, notes: list[str]) -> None:
+    """One loop at a time, a loop that carries some channels on and others not looks damped."""
+    if (
+        scale.carry in ("damped", "removed")
+        and growth is not None
+        and growth.law in ("linear", "exponential")
+        and growth.coefficients[1] > 0
+    ):
+        notes.append(
+            f"the scale is {scale.carry} loop by loop (c = {scale.factor:.3g}), yet its mean still grew over "
+            f"{growth.loops} loops ({growth.law}): some channels may be carried on. Look at them apart"
+        )
+
+
 def _overshooting(long: Trace, loops: int) -> Trace:
     return shorter(long, min(long.loops, max(loops, OVERSHOOT_RATIO * long.model.trained_loops)))
 
@@ -199,7 +217,16 @@ def _name(objective: ObjectiveLike) -> str:
     return str(getattr(objective, "name", getattr(objective, "__name__", type(objective).__name__)))
 
 
-def _check(model: object, tokens: Tensor, targets: object, loops: object) -> None:
+def _check_exits(exits: Sequence[Exit], targets: Tensor) -> None:
+    for view in exits:
+        if not math.isfinite(view.loss) and bool((targets != IGNORE).any()):
+            raise InputError(
+                f"the cross-entropy of exit {view.loop} is {view.loss}; expected a finite number. "
+                "Is a weight of the readout or the head non-finite, or the target's logit masked?"
+            )
+
+
+def _check(model: object, tokens: Tensor, targets: object, loops: object, objective: object, seed: object) -> None:
     if not isinstance(model, Looped):
         raise InputError(
             f"audit got a {type(model).__name__}; expected a loopverify.Looped. "
@@ -207,6 +234,12 @@ def _check(model: object, tokens: Tensor, targets: object, loops: object) -> Non
         )
     if loops is not None and (not isinstance(loops, int) or isinstance(loops, bool) or loops < 1):
         raise InputError(f"loops is {loops!r}; expected an integer >= 1, or None for the trained loops")
+    if objective is not None and not callable(objective):
+        raise InputError(
+            f"objective is {objective!r}; expected (trace, targets) -> Terms, such as objectives.named('per_loop')"
+        )
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise InputError(f"seed is {seed!r}; expected an integer in 0..2^63 - 1")
     shape = getattr(tokens, "shape", None)  # what else tokens must be, unroll says
     if not isinstance(targets, Tensor) or targets.dtype != torch.int64 or targets.shape != shape:
         seen = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else type(targets).__name__

@@ -240,5 +240,5 @@ def test_every_public_name_resolves_and_an_unknown_one_says_what_there_is() -> N
     for name in lv.__all__:
         assert getattr(lv, name) is not None
     assert set(lv.__all__) <= set(dir(lv))
-    with pytest.raises(AttributeError, match="no attribute 'nope'; it has: .*Looped"):
+    with pytest.raises(AttributeError, match=r"no attribute 'nope'; it has: .*Looped"):
         _ = lv.nope

@@ -12,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
+from loopverify.errors import InputError
 from train.__main__ import main
 from train.fleet import ensure_all, workers_for
 from train.presets import preset
@@ -138,6 +140,17 @@ def test_workers_follow_the_threads_of_a_run() -> None:
     assert workers_for(replace(tiny, device="cuda")) == 1
 
 
+def test_no_workers_are_refused(text_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="workers is 0; expected an integer >= 1"):
+        ensure_all([spec(text_file)], RunStore(tmp_path), workers=0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match="device is 'cuda', but torch sees no CUDA device"):
+        use_device("cuda")
+
+
 def test_the_device_comes_with_its_reason() -> None:
     kind, reason = use_device("cpu")
     assert (kind, reason) == ("cpu", "cpu: as asked")
@@ -165,6 +178,7 @@ def test_the_command_trains_and_prints_exits_and_norms(
         (("--preset", "huge"), "error: unknown preset 'huge'; expected one of: tiny, small, 44m, 129m"),
         (("--loss", "dense"), "error: unknown loss 'dense'"),
         (("--readout", "soft"), "error: unknown readout 'soft'"),
+        (("--seed", str(10**30)), "below 2^63"),
         (("--data", "/no/such/text"), "error: unknown text '/no/such/text'"),
     ],
 )

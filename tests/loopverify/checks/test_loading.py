@@ -87,3 +87,9 @@ def test_what_cannot_be_loaded_is_explained(zoo: Path, reference: str, words: st
 def test_without_a_folder_only_what_python_finds_is_loaded() -> None:
     with pytest.raises(InputError, match="cannot import 'zoo_of_models'"):
         load_model("zoo_of_models:module")
+
+
+def test_a_factory_that_ends_the_process_does_not_pass_for_a_verdict(zoo: Path) -> None:
+    (zoo / "leaver.py").write_text("def model():\n    raise SystemExit(0)\n")
+    with pytest.raises(InputError, match="the factory, called without arguments, raised"):
+        load_model(f"{zoo / 'leaver.py'}:model")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -268,3 +270,45 @@ def test_a_zero_initial_state_has_no_first_carry() -> None:
     assert audit.per_loop[0].carry is None
     assert audit.per_loop[1].carry.kind == "carried"
     assert "carry of loop 1 is not measured: every token of H" in audit.notes[0]
+
+
+def _pre_norm(readout: Callable[[Tensor], Tensor] | None = None) -> lv.Looped:
+    draw = torch.Generator().manual_seed(0)
+    table, mix, head = (torch.randn(rows, 8, generator=draw) for rows in (11, 8, 11))
+
+    def norm(h: Tensor) -> Tensor:
+        return h / (h.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+    return lv.Looped(
+        embed=lambda tokens: (table[tokens], None),
+        step=lambda h, c, k: torch.cat([h[..., :4] + (norm(h) @ mix)[..., :4] + 0.5, norm(h)[..., 4:]], -1),
+        readout=lambda h, c, k, n: (readout or norm)(h) @ head.T,
+        trained_loops=4,
+    )
+
+
+TEXT = torch.arange(22).view(2, 11) % 11
+
+
+def test_an_exit_that_is_no_number_is_refused_not_called_visible() -> None:
+    with pytest.raises(InputError, match="the cross-entropy of exit 1 is nan; expected a finite number"):
+        lv.audit(_pre_norm(lambda h: h * float("nan")), TEXT, TEXT)
+
+
+def test_a_loop_that_carries_some_channels_only_is_noted() -> None:
+    audit = lv.audit(_pre_norm(), TEXT, TEXT)
+    assert audit.scale.carry == "damped"
+    assert any("some channels may be carried on" in note for note in audit.notes), audit.notes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"objective": "per_loop"}, r"objective is 'per_loop'; expected \(trace, targets\) -> Terms"),
+        ({"seed": "x"}, "seed is 'x'; expected an integer in 0"),
+        ({"seed": 10**30}, "expected an integer in 0"),
+    ],
+)
+def test_an_objective_or_seed_of_another_form_is_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        lv.audit(_pre_norm(), TEXT, TEXT, **arguments)
