@@ -1,0 +1,15 @@
+"""What every test may rely on."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _torch_is_whole() -> None:
+    """Import what torch imports at first use: pytester forgets the modules that came in during its test, and a module
+    of torch that is imported a second time registers its operators a second time."""
+    for name in ("torch._dynamo", "torch.distributed._functional_collectives", "torch.utils.flop_counter"):
+        importlib.import_module(name)
