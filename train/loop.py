@@ -147,10 +147,17 @@ class _Stepper:
                     f"{self.spec.label}: at step {step} the loss is {loss:.4g} and its gradient norm {gradient:.4g}; "
                     f"expected finite numbers. {self._likely_cause(tokens)} (lr "
                     f"{self.optimizer.param_groups[0]['lr']:g}, last finite gradient norm before clipping: {before}). "
-                    "Lower the learning rate or lengthen the warm-up; a norm penalty or a raw readout keeps the scale "
-                    "of the state in sight of the loss"
+                    f"{self._advice()}"
                 )
             self.gradient_before = gradient
+
+    def _advice(self) -> str:
+        steadier = "Lower the learning rate or lengthen the warm-up"
+        if self.spec.penalized:
+            return f"{steadier}, or lower the weight of the norm penalty ({self.spec.penalty:g})"
+        if self.spec.readout == "raw":
+            return steadier
+        return f"{steadier}; a norm penalty or a raw readout keeps the scale of the state in sight of the loss"
 
     def _likely_cause(self, tokens: Tensor) -> str:
         for name, parameter in self.model.named_parameters():

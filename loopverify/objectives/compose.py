@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -66,7 +67,8 @@ def named(name: str, *, penalty: float = 0.01, latent: float = 0.01, exit_entrop
             (arXiv:2510.25741; 0.05 in the later ones), 0 for none. Its part is -beta times the entropy.
 
     Raises:
-        InputError: an unknown placement or addition, or a weight out of range among those that are used.
+        InputError: an unknown placement, an unknown or repeated addition, or a weight out of range among those that
+            are used.
     """
     placement, *additions = name.split("+")
     if placement not in LOSSES:
@@ -78,16 +80,18 @@ def named(name: str, *, penalty: float = 0.01, latent: float = 0.01, exit_entrop
     for addition in additions:
         if addition not in ADDITIONS:
             raise unknown("addition to the loss", addition, ADDITIONS)
+        if addition in terms:
+            raise InputError(f"loss {name!r} adds {addition!r} twice; name it once and set its weight, {addition}=...")
         weight = weights[addition]
-        if not weight > 0:
-            raise InputError(f"{addition} is {weight!r}; expected a weight > 0 (or leave out '+{addition}')")
+        if not 0 < weight < math.inf:
+            raise InputError(f"{addition} is {weight!r}; expected a finite weight > 0 (or leave out '+{addition}')")
         terms[addition] = partial(_weighted, term=ADDITIONS[addition], weight=weight)
     return Objective(name, MappingProxyType(terms))
 
 
 def _entropy_reward(beta: float) -> dict[str, Term]:
-    if not beta >= 0:
-        raise InputError(f"exit_entropy is {beta!r}; expected a weight >= 0 (0 rewards no entropy)")
+    if not 0 <= beta < math.inf:
+        raise InputError(f"exit_entropy is {beta!r}; expected a finite weight >= 0 (0 rewards no entropy)")
     return {"exit_entropy": partial(_weighted, term=exit_entropy, weight=-beta)} if beta > 0 else {}
 
 

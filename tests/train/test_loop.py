@@ -68,3 +68,18 @@ def test_a_loss_that_is_no_number_stops_the_run_with_step_and_cause(corpus: Corp
     assert "expected finite numbers. Likely cause: " in message
     assert "lr 1e+30, last finite gradient norm before clipping: " in message
     assert "Lower the learning rate" in message
+
+
+@pytest.mark.parametrize(
+    ("loss", "readout", "advice"),
+    [
+        ("per_loop", "rmsnorm", "a norm penalty or a raw readout keeps the scale of the state in sight of the loss"),
+        ("per_loop+penalty", "rmsnorm", r"or lower the weight of the norm penalty \(0.01\)$"),
+        ("per_loop", "raw", "lengthen the warm-up$"),
+    ],
+)
+def test_the_advice_after_divergence_is_for_the_condition_that_diverged(
+    corpus: Corpus, loss: str, readout: str, advice: str
+) -> None:
+    with pytest.raises(DivergedError, match=advice):
+        train(micro(loss=loss, readout=readout, shape={"lr": 1e30, "warmup_steps": 1}), corpus, lambda _: None)

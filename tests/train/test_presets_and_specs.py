@@ -78,7 +78,7 @@ def test_conditions_are_named_as_in_the_claims() -> None:
             "unknown recurrence 'none'; expected one of: residual, damped, inter_loop_norm, shared",
         ),
         ({"seed": -1}, "seed is -1; expected an integer >= 0"),
-        ({"loss": "per_loop+penalty", "penalty": -1.0}, "penalty is -1.0; expected a weight > 0"),
+        ({"loss": "per_loop+penalty", "penalty": -1.0}, "penalty is -1.0; expected a finite weight > 0"),
     ],
 )
 def test_unknown_names_are_refused(changes: dict[str, object], words: str) -> None:

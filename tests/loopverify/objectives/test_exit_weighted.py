@@ -97,7 +97,7 @@ def test_it_composes_with_the_additions(probabilities: Tensor) -> None:
 
 @pytest.mark.parametrize("weight", [-0.1, math.nan])
 def test_a_reward_below_nothing_is_refused(weight: float) -> None:
-    with pytest.raises(InputError, match=rf"exit_entropy is {weight}; expected a weight >= 0"):
+    with pytest.raises(InputError, match=rf"exit_entropy is {weight}; expected a finite weight >= 0"):
         named("exit_weighted", exit_entropy=weight)
     named("per_loop", exit_entropy=weight)  # not used, not looked at
 

@@ -122,8 +122,8 @@ def test_targets_of_another_form_are_refused(model: lv.Looped) -> None:
         ("dense", 0.01, "unknown loss 'dense'; expected one of: per_loop, terminal, exit_weighted"),
         ("latent", 0.01, "unknown loss 'latent'; expected one of"),
         ("per_loop+magic", 0.01, "unknown addition to the loss 'magic'; expected one of: penalty, latent"),
-        ("per_loop+latent", 0.0, r"latent is 0.0; expected a weight > 0 \(or leave out '\+latent'\)"),
-        ("per_loop+penalty+latent", math.nan, "latent is nan; expected a weight > 0"),
+        ("per_loop+latent", 0.0, r"latent is 0.0; expected a finite weight > 0 \(or leave out '\+latent'\)"),
+        ("per_loop+penalty+latent", math.nan, "latent is nan; expected a finite weight > 0"),
     ],
 )
 def test_unknown_names_and_weights_are_refused(name: str, latent: float, words: str) -> None:

@@ -78,8 +78,10 @@ def test_the_penalty_pulls_on_the_scale_of_every_state_by_its_closed_form(trace:
     [
         ("dense", 0.01, "unknown loss 'dense'; expected one of: per_loop, terminal"),
         ("per_loop+magic", 0.01, "unknown addition to the loss 'magic'; expected one of: penalty"),
-        ("per_loop+penalty", 0.0, "penalty is 0.0; expected a weight > 0"),
-        ("per_loop+penalty", math.nan, "penalty is nan; expected a weight > 0"),
+        ("per_loop+penalty", 0.0, "penalty is 0.0; expected a finite weight > 0"),
+        ("per_loop+penalty", math.nan, "penalty is nan; expected a finite weight > 0"),
+        ("per_loop+penalty", math.inf, "penalty is inf; expected a finite weight > 0"),
+        ("per_loop+penalty+penalty", 0.01, "adds 'penalty' twice; name it once"),
     ],
 )
 def test_unknown_names_and_weights_are_refused(name: str, penalty: float, words: str) -> None:
