@@ -52,7 +52,7 @@ def seal(folder: Path, content: Mapping[str, Any]) -> None:
         sync(path)
     record = {**content, "files": files}
     record["sha256"] = sha256(canonical(record))
-    (folder / MANIFEST).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    (folder / MANIFEST).write_text(_written(record), encoding="utf-8")
     sync(folder / MANIFEST)
     sync(folder)
 
@@ -64,14 +64,16 @@ def read(folder: Path) -> dict[str, Any]:
         ValueError: it is not there, or not as it was written; the message says how.
     """
     try:
-        record = json.loads((folder / MANIFEST).read_bytes())
+        text = (folder / MANIFEST).read_bytes()
+        record = json.loads(text)
+        changed = text != _written(record).encode()  # even by white space: what flips one bit flips others
         told = record.pop("sha256", None) if isinstance(record, dict) else None
         own = sha256(canonical(record))
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{MANIFEST} is missing") from None
     except ValueError as error:
         raise ValueError(f"{MANIFEST} is not JSON ({error})") from error
-    if told != own:
+    if changed or told != own:
         raise ValueError(f"{MANIFEST} was changed: it is not what its own sha256 says")
     return dict(record)
 
@@ -83,6 +85,10 @@ def problem(path: Path, told: Mapping[str, Any]) -> str | None:
     if (size := path.stat().st_size) != told["bytes"]:
         return f"has {size} bytes instead of {told['bytes']}"
     return None if _measure(path) == told else "was changed: it has the right size and another sha256"
+
+
+def _written(record: object) -> str:
+    return json.dumps(record, indent=1)
 
 
 def sync(path: Path) -> None:

@@ -2,21 +2,17 @@
 
 Layout below the root:
     runs/<key>/             one run: the files of its writer and, written last, manifest.json
-    corrupt/<key>-<n>/      runs that no longer were what their manifest says, moved aside
-    .temporary/, .locks/    runs being written, and a lock file for each key
+    partial/<key>/          checkpoints of a run in progress (`train.checkpoint`)
+    corrupt/<key>-<n>/      runs and checkpoints that no longer were what their manifest says, moved aside
+    .temporary/, .locks/    what is being written, and a lock file for each key
 
 A run appears by one rename, so that a process killed at any moment leaves a complete run or none.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import re
-import shutil
-import socket
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,23 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from loopverify.errors import InputError, LoopverifyError
+from loopverify.errors import InputError
 from train import manifest
 from train.manifest import MANIFEST, canonical
+from train.sealed import StoreError, asking, examine, seal_into, set_aside, writing
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["CorruptRunError", "RunStore", "StoreError", "StoredRun"]
 
-_FORMAT = 1
 _KEY_LENGTH = 16
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-_TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
-
-
-class StoreError(LoopverifyError):
-    """The store cannot be read or written where it was asked for."""
 
 
 class CorruptRunError(StoreError):
@@ -126,7 +116,7 @@ class RunStore:
 
     def runs(self, on_corrupt: Callable[[CorruptRunError], None] | None = None) -> Iterator[StoredRun]:
         """Every run by key, verified as by `get`; a corrupt one is raised, or given to `on_corrupt` and passed over."""
-        with _asking(self._runs, "read"):
+        with asking(self._runs, "read"):
             keys = sorted(os.listdir(self._runs)) if self._runs.is_dir() else []
         for key in keys:
             try:
@@ -140,18 +130,7 @@ class RunStore:
 
     def discard(self, key: str) -> Path:
         """Move a run aside (a corrupt one, before it is made again); returns where it now lies."""
-        number = 1
-        with _asking(self._corrupt, "write"):
-            self._corrupt.mkdir(parents=True, exist_ok=True)
-            while os.path.lexists(aside := self._corrupt / f"{key}-{number}"):
-                number += 1
-            try:
-                os.rename(self._runs / key, aside)
-            except FileNotFoundError:
-                if number == 1:
-                    raise
-                return self._corrupt / f"{key}-{number - 1}"  # another process was faster
-        return aside
+        return set_aside(self._runs / key, self._corrupt, key)
 
     @contextmanager
     def lock(self, spec: Mapping[str, Any]) -> Iterator[None]:
@@ -159,7 +138,7 @@ class RunStore:
 
         A process that dies loses it. A thread that has it may take it again.
         """
-        with _asking(self._locks, "write"):
+        with asking(self._locks, "write"):
             self._locks.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self._locks / f"{self.key(spec)}.lock", is_singleton=True)
             lock.acquire()
@@ -179,97 +158,18 @@ class RunStore:
             InputError: a spec or facts that are not JSON.
             StoreError: the folder cannot be made or filled (not writable, disk full).
         """
-        content = {"format": _FORMAT, "key": self.key(spec), "spec": spec, "facts": facts or {}}
+        content = {"key": self.key(spec), "spec": spec, "facts": facts or {}}
         canonical(content["facts"], "record of facts")  # refused now rather than after the work
-        with _asking(self._temporary, "write"):
-            self._temporary.mkdir(parents=True, exist_ok=True)
-            self._sweep()
-            own = self._temporary / f"{self.key(spec)}-{_host()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-            own.mkdir()
-        try:
-            with _asking(own, "write", only=_NO_SPACE):  # other errors of the block are its own
-                yield own
-            with _asking(own, "write"):
-                manifest.seal(own, content)
-                self._place(own, self._runs / self.key(spec))
-        finally:
-            shutil.rmtree(own, ignore_errors=True)
-
-    def _place(self, own: Path, place: Path) -> None:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.rename(own, place)
-        except OSError as error:
-            if error.errno not in _TAKEN:
-                raise
-        manifest.sync(place.parent)
-
-    def _sweep(self) -> None:
-        """Remove what processes of this host were writing when they died."""
-        for left in self._temporary.iterdir():
-            parts = left.name.split("-")
-            if len(parts) == 4 and parts[1] == _host() and parts[2].isdigit() and not _alive(int(parts[2])):
-                shutil.rmtree(left, ignore_errors=True)
+        with writing(self._temporary, self.key(spec)) as own:
+            yield own
+            seal_into(own, self._runs / self.key(spec), content)
 
     def _verified(self, key: str) -> StoredRun:
         path = self._runs / key
-        with _asking(path, "read"):
-            try:
-                record = manifest.read(path)
-            except ValueError as error:
-                raise CorruptRunError(key, path, [str(error)]) from error
-            if record.get("format") != _FORMAT:
-                raise StoreError(
-                    f"the stored run {path} has format {record.get('format')!r}; expected {_FORMAT}. "
-                    "Another version of this library wrote it: choose another place for the store"
-                )
-            found = {name: manifest.problem(path / name, told) for name, told in record["files"].items()}
-        problems = [f"{name} {problem}" for name, problem in found.items() if problem is not None]
-        if record["key"] != key:
+        record, problems = examine(path)
+        if record and record["key"] != key:
             problems.append(f"{MANIFEST} is that of run {record['key']}")
         if problems:
             raise CorruptRunError(key, path, problems)
-        return StoredRun(key=key, path=path, spec=record["spec"], facts=record["facts"], files=tuple(sorted(found)))
-
-
-@contextmanager
-def _asking(path: Path, what: str, only: tuple[int, ...] | None = None) -> Iterator[None]:
-    """Errors of the system (of the kinds `only`, if given) as a StoreError that says where and what to do."""
-    try:
-        yield
-    except Exception as error:
-        number = _errno(error)
-        if number is None or (only is not None and number not in only):
-            raise
-        remedy = "check the path and its permissions, or choose another place for the store"
-        if number in _NO_SPACE:
-            remedy = "free some space or choose another place for the store; nothing half-written was kept"
-        place = getattr(error, "filename", None) or path
-        raise StoreError(f"cannot {what} the store at {place}: {os.strerror(number)}; {remedy}") from error
-
-
-def _errno(error: Exception) -> int | None:
-    """The number of the system's error behind an exception, if there is one."""
-    if isinstance(error, OSError):
-        return error.errno or 0
-    told = re.search(r"\(os error (\d+)\)", str(error))  # safetensors' errors are no OSErrors, but quote them
-    return int(told[1]) if told else None
-
-
-def _host() -> str:
-    """This host, and the namespace in which its process ids count: a container numbers its own."""
-    try:
-        namespace = os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        namespace = 0
-    return f"{re.sub('[^A-Za-z0-9.]', '_', socket.gethostname())}.{namespace}"
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it is there, but another user's
-        return True
-    return True
+        files = tuple(sorted(record["files"]))
+        return StoredRun(key=key, path=path, spec=record["spec"], facts=record["facts"], files=files)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from train.store import RunStore
+
 
 @pytest.fixture(scope="session")
 def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -18,3 +20,9 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     documents = [{"text": " ".join(draw.choices(words, k=200)) + "."} for _ in range(40)]
     path.write_text("\n".join(json.dumps(document) for document in documents), encoding="utf-8")
     return path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    """A store that is still empty."""
+    return RunStore(tmp_path / "store")
