@@ -14,12 +14,15 @@ __all__ = ["READOUTS", "RECURRENCES", "TransformerConfig"]
 READOUTS = ("rmsnorm", "raw", "layernorm", "final_only", "dynamic_tanh", "tapered")
 """The paper's readouts, then two of other papers: one that saturates, and a norm that training takes away."""
 INTER_LOOP = ("none", "own", "shared")
+NORM_AT = ("end", "start")
 RECURRENCES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "residual": {},
         "damped": {"damping": 0.9},
         "inter_loop_norm": {"inter_loop_norm": "own"},
         "shared_inter_loop_norm": {"inter_loop_norm": "shared"},
+        "boundary_norm": {"inter_loop_norm": "own", "norm_at": "start"},
+        "shared_boundary_norm": {"inter_loop_norm": "shared", "norm_at": "start"},
     }
 )
 """What lies between two loops, by name: the fields of a `TransformerConfig` that say so."""
@@ -39,8 +42,13 @@ class TransformerConfig:
     readout: Literal["rmsnorm", "raw", "layernorm", "final_only", "dynamic_tanh", "tapered"] = "rmsnorm"
     """`final_only`: raw intermediate exits, an RMSNorm final exit. `dynamic_tanh`, `tapered`: see `models.readouts`."""
     inter_loop_norm: Literal["none", "own", "shared"] = "none"
-    """An RMSNorm of the state at the end of every loop: none (the paper's ablations), a module of its own, or the
-    readout's own module (as Ouro does)."""
+    """An RMSNorm of the state between two loops: none (the paper's ablations), a module of its own, or the readout's
+    own module."""
+    norm_at: Literal["end", "start"] = "end"
+    """Where that norm is: at the end of every loop, so that exits show a normalized state; or at the start of loops
+    2..K, so that exits see the state before it. Ouro is 'shared' at the 'start': one norm is boundary and readout."""
+    sandwich_norm: bool = False
+    """A second RMSNorm in every residual branch, of what the branch adds to the stream (as in Ouro)."""
     damping: float | None = None
     """Spectral damping (Sharma & Vu 2026, appendix 16): every loop begins by multiplying the state by one learned
     factor in (0, 1), of which this is the initial value (the paper states none); None: no factor."""
@@ -60,6 +68,8 @@ class TransformerConfig:
             raise unknown("readout", self.readout, READOUTS)
         if self.inter_loop_norm not in INTER_LOOP:
             raise unknown("inter-loop norm", self.inter_loop_norm, INTER_LOOP)
+        if self.norm_at not in NORM_AT:
+            raise unknown("place of the inter-loop norm", self.norm_at, NORM_AT)
         for name in ("vocab_size", "d_model", "layers", "heads", "d_ff", "trained_loops"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; expected an integer >= 1")

@@ -70,7 +70,10 @@ class SwiGLU(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Two pre-norm residual branches; `attention` and `mlp` return what is added to the stream, not the sum."""
+    """Two pre-norm residual branches; `attention` and `mlp` return what is added to the stream, not the sum.
+
+    With sandwich norms, what a branch adds is normalized, too.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -78,15 +81,20 @@ class DecoderLayer(nn.Module):
         self.attention_mix = Attention(config)
         self.mlp_norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
         self.mlp_mix = SwiGLU(config)
+        self.attention_out_norm, self.mlp_out_norm = (
+            nn.RMSNorm(config.d_model, eps=config.norm_eps) if config.sandwich_norm else None for _ in range(2)
+        )
         self.drop = nn.Dropout(config.dropout)
 
     def attention(self, state: Tensor, context: Context) -> Tensor:
-        out: Tensor = self.drop(self.attention_mix(self.attention_norm(state), context))
-        return out
+        return self._added(self.attention_mix(self.attention_norm(state), context), self.attention_out_norm)
 
     def mlp(self, state: Tensor, context: Context) -> Tensor:
-        out: Tensor = self.drop(self.mlp_mix(self.mlp_norm(state)))
-        return out
+        return self._added(self.mlp_mix(self.mlp_norm(state)), self.mlp_out_norm)
+
+    def _added(self, mixed: Tensor, norm: nn.Module | None) -> Tensor:
+        added: Tensor = self.drop(mixed if norm is None else norm(mixed))
+        return added
 
 
 class Damping(nn.Module):

@@ -67,10 +67,13 @@ class LoopedTransformer(nn.Module):
         return state, Context(self._rope(positions[:, None, :]), visible)
 
     def step(self, state: Tensor, context: Context, loop: int) -> Tensor:
-        """H_{k-1} (B, T, D) -> H_k: the whole stack once, then the inter-loop norm if there is one."""
+        """H_{k-1} (B, T, D) -> H_k: the whole stack once, with the inter-loop norm, if any, before or behind it."""
+        norm, at_start = self.loop_norm, self.config.norm_at == "start"
+        if norm is not None and at_start and loop > 1:
+            state = norm(state)
         for _, sublayer in self._sublayers():
             state = state + sublayer(state, context)
-        return state if self.loop_norm is None else self.loop_norm(state)
+        return state if norm is None or at_start else norm(state)
 
     def branches(self, state: Tensor, context: Context, loop: int) -> list[tuple[str, Tensor]]:
         """What each sublayer adds to the stream, in order: [(name, (B, T, D)), ...]."""
@@ -130,8 +133,16 @@ class LoopedTransformer(nn.Module):
             branches=self.branches if self.loop_norm is None else None,
             exit_probabilities=None if self.exit_gate is None else self.exit_probabilities,
             choose_exit=None if self.exit_gate is None else self.choose_exit,
-            declares=frozenset({"loop_readout"} if self.config.readout == "final_only" else ()),
+            declares=self._traits(),
         )
+
+    def _traits(self) -> frozenset[str]:
+        """What this model admits to; see loopverify.checks."""
+        traits = {
+            "loop_readout": self.config.readout == "final_only",
+            "uneven_loops": self.loop_norm is not None and self.config.norm_at == "start",  # loop 1 has no norm
+        }
+        return frozenset(trait for trait, there in traits.items() if there)
 
     def _shown(self, state: Tensor, loop: int, loops: int) -> Tensor:
         """What exit `loop` of a run of `loops` gives to the head and to the exit gate, (..., D)."""

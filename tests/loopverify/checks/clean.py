@@ -362,6 +362,7 @@ _BUILDERS: Mapping[str, Callable[[], lv.Looped]] = {
     "raw": _uncached(readout="raw"),
     "layernorm": _uncached(readout="layernorm"),
     "own_loop_norm": _uncached(inter_loop_norm="own"),
+    "ouro_shape": _uncached(inter_loop_norm="shared", norm_at="start", sandwich_norm=True, exit_gate=True),
     "tied_head": _uncached(tied_head=True),
     "damped": _uncached(damping=0.9),
     "dynamic_tanh": _uncached(readout="dynamic_tanh"),

@@ -74,12 +74,18 @@ def test_a_factor_that_does_not_damp_is_refused(factor: float) -> None:
 
 
 def test_recurrences_are_named_and_build_what_they_say() -> None:
-    assert set(RECURRENCES) == {"residual", "damped", "inter_loop_norm", "shared_inter_loop_norm"}
+    assert set(RECURRENCES) == {
+        *("residual", "damped", "inter_loop_norm", "shared_inter_loop_norm", "boundary_norm", "shared_boundary_norm")
+    }
     modules = {name: build(**fields) for name, fields in RECURRENCES.items()}
     assert modules["residual"].config == build().config
     assert modules["damped"].damping.factor.item() == pytest.approx(0.9, rel=1e-6)
     assert modules["inter_loop_norm"].loop_norm is not modules["inter_loop_norm"].readout_norm
     assert modules["shared_inter_loop_norm"].loop_norm is modules["shared_inter_loop_norm"].readout_norm
+    assert modules["shared_boundary_norm"].loop_norm is modules["shared_boundary_norm"].readout_norm
+    assert [name for name, m in modules.items() if m.config.norm_at == "start"] == [
+        *("boundary_norm", "shared_boundary_norm")
+    ]
     assert [name for name, m in modules.items() if m.damping is not None] == ["damped"]
     assert [name for name, m in modules.items() if m.loop_norm is None] == ["residual", "damped"]
 
@@ -93,6 +99,7 @@ def test_recurrences_are_named_and_build_what_they_say() -> None:
         {"readout": "dynamic_tanh"},
         {"readout": "tapered"},
         {"inter_loop_norm": "own"},
+        {"inter_loop_norm": "own", "norm_at": "start", "sandwich_norm": True},
         {"readout": "tapered", "damping": 0.5, "exit_gate": True},
     ],
 )

@@ -161,6 +161,7 @@ def test_the_papers_sizes_have_the_papers_parameter_counts() -> None:
     [
         ({"readout": "softmax"}, "unknown readout 'softmax'; expected one of: rmsnorm, raw, layernorm, final_only"),
         ({"inter_loop_norm": "both"}, "unknown inter-loop norm 'both'"),
+        ({"norm_at": "middle"}, "unknown place of the inter-loop norm 'middle'; expected one of: end, start"),
         ({"heads": 5}, "d_model 12 over 5 heads; expected an even number of channels"),
         ({"heads": 12}, "d_model 12 over 12 heads; expected an even number of channels"),
         ({"layers": 0}, "layers is 0; expected an integer >= 1"),
