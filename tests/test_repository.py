@@ -103,7 +103,7 @@ def test_the_wheel_s_core_needs_no_extra() -> None:
 def test_the_ci_runs_the_readme_s_test_command() -> None:
     commands = re.findall(r"^\$ (.+)$", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    (test_command,) = [command for command in commands if command.endswith("pytest")]
+    (test_command,) = [command for command in commands if command.endswith("pytest -n auto")]
     for part in test_command.split(" && "):
         assert part in ci, part
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
