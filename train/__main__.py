@@ -32,13 +32,13 @@ class Arguments:
     """Train one looped transformer, or find it in the store."""
 
     preset: str = "tiny"
-    """tiny (a minute on one CPU thread), small, 44m or 129m (the paper's)."""
+    """tiny (a minute on one CPU thread), small, 44m, 129m or 1.4b (the paper's)."""
     loss: str = "per_loop"
     """terminal, per_loop or exit_weighted, optionally with +penalty or +latent."""
     readout: str = "rmsnorm"
     """rmsnorm, raw, layernorm, final_only, tapered or dynamic_tanh."""
     recurrence: str = "residual"
-    """residual, damped, inter_loop_norm or shared_inter_loop_norm: what lies between two loops."""
+    """What lies between two loops: residual, damped, [shared_]inter_loop_norm or [shared_]boundary_norm."""
     seed: int = 0
     penalty: float | None = None
     """Weight of the norm penalty (0.01 in the paper); giving it adds +penalty to the loss."""

@@ -60,13 +60,13 @@ def train(spec: RunSpec, corpus: Corpus, report: Report) -> tuple[LoopedTransfor
     model = module.looped(spec.condition)
     windows = Windows(corpus.train, p.seq_len, p.stride, name="training text")
     held_out = Windows(corpus.held_out, p.seq_len, p.seq_len, name="held-out text")
-    steps = p.steps if p.steps is not None else (p.epochs or 1) * (len(windows) // p.batch)
+    steps = p.total_steps(len(windows))
 
     def held_out_metrics(count: int) -> dict[str, float]:
         with _precision(device):
             return evaluate(model, _on(device, held_out.evenly_spaced(count, p.batch)))
 
-    stepper = _Stepper(spec, model, device)
+    stepper = _Stepper(spec, model, device, steps)
     for step in range(1, steps + 1):
         module.set_progress((step - 1) / steps)
         stepper.step(step, *windows.batch(windows.order(step - 1, p.batch, spec.seed)))
@@ -95,6 +95,8 @@ class _Stepper:
     spec: RunSpec
     model: Looped
     device: torch.device
+    steps: int
+    """Of the whole run."""
     terms: dict[str, Tensor] = field(default_factory=dict)
     gradient_norm: Tensor | None = None
     unseen: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)
@@ -113,7 +115,7 @@ class _Stepper:
         p = self.spec.preset
         tokens, targets = tokens.to(self.device), targets.to(self.device)
         for group in self.optimizer.param_groups:
-            group["lr"] = p.lr * min(1.0, step / max(1, p.warmup_steps))
+            group["lr"] = p.learning_rate(step, self.steps)
         with _precision(self.device):
             terms: Terms = self.objective(unroll(self.model, tokens, p.loops, grad=True), targets)
             loss = terms.total

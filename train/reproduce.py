@@ -40,7 +40,7 @@ class Arguments:
     table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE")]
     """T2, T3, T4, T5, T6, T8, T10, T11, T12, T13, T14 or A16 (appendix 16)."""
     preset: str = "tiny"
-    """tiny, small, 44m or 129m."""
+    """tiny, small, 44m, 129m or 1.4b."""
     seeds: int = 1
     """Seeds a condition; cells are medians over them."""
     runs: Path = Path("runs")

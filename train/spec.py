@@ -91,6 +91,8 @@ class RunSpec:
                 d_ff=p.d_ff,
                 trained_loops=p.loops,
                 readout=self.readout,  # type: ignore[arg-type]  # checked in __post_init__
+                sandwich_norm=p.sandwich_norm,
+                rope_theta=p.rope_theta,
                 tied_head=p.tied_head,
                 dropout=p.dropout,
                 exit_gate=self.objective().gated,

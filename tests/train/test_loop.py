@@ -42,6 +42,13 @@ def test_training_lowers_the_loss_and_reports_in_order(corpus: Corpus) -> None:
     assert lrs == pytest.approx([1e-2 * step / 50 for step in (10, 20, 30, 40)])
 
 
+def test_a_least_learning_rate_is_reached_at_the_last_step(corpus: Corpus) -> None:
+    events = []
+    train(micro(shape={"steps": 30, "warmup_steps": 10, "min_lr": 1e-3}), corpus, events.append)
+    lrs = [event["lr"] for event in events if event["event"] == "step"]
+    assert lrs == pytest.approx([1e-2, (1e-2 + 1e-3) / 2, 1e-3])
+
+
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(corpus: Corpus) -> None:
     spec = micro(shape={"steps": 5})
     first, again, other = (train(s, corpus, lambda _: None)[0] for s in (spec, spec, replace(spec, seed=1)))

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
 from loopverify.claims.paper import tables
 from loopverify.errors import InputError
@@ -27,11 +28,51 @@ def test_the_papers_presets_are_the_papers_settings(size: str) -> None:
     assert (p.dropout, p.epochs, p.steps) == (both["dropout"], both["epochs"], None)
 
 
+def test_the_preset_of_the_check_at_scale_is_the_papers() -> None:
+    setup, p = tables()["setup"]["1.4b"], preset("1.4b")
+    assert (p.lr, p.min_lr, p.warmup_steps) == (setup["lr"], setup["min_lr"], setup["warmup_steps"])
+    assert (p.weight_decay, p.grad_clip) == (setup["weight_decay"], setup["grad_clip"])
+    assert (p.seq_len, p.steps, p.loops) == (setup["seq_len"], setup["steps"], 4)
+    # Whole windows a step, as near as they come to the tokens of both of its models.
+    tokens = [setup["tokens_baseline"], setup["tokens_no_readout_norm"]]
+    assert [round(of_one / p.steps / p.seq_len) for of_one in tokens] == [p.batch, p.batch]
+
+
+def test_the_learning_rate_warms_up_and_then_stays_or_follows_a_half_cosine() -> None:
+    flat, p = preset("44m"), preset("1.4b")
+    assert [flat.learning_rate(step, 10_000) for step in (100, 200, 10_000)] == pytest.approx([1.5e-4, 3e-4, 3e-4])
+    middle = (1000 + 50_000) // 2
+    rates = [p.learning_rate(step, 50_000) for step in (1, 500, 1000, middle, 50_000)]
+    assert rates == pytest.approx([3e-7, 1.5e-4, 3e-4, (3e-4 + 3e-5) / 2, 3e-5], rel=1e-12)
+
+
+def test_epochs_become_steps_of_whole_batches() -> None:
+    assert preset("44m").total_steps(windows=64 * 10 + 63) == 4 * 10
+    assert preset("tiny").total_steps(windows=10**6) == 1500
+
+
 def test_a_spec_builds_the_model_it_names() -> None:
     model = replace(TINY, readout="final_only").model(vocab_size=100)
     assert isinstance(model, LoopedTransformer)
     assert (model.config.readout, model.config.trained_loops, model.config.inter_loop_norm) == ("final_only", 4, "none")
     assert sum(p.numel() for p in model.parameters()) == 2 * 100 * 64 + 2 * (4 * 64**2 + 3 * 64 * 160 + 2 * 64) + 64
+
+
+def test_the_check_at_scale_and_its_twin_differ_in_what_the_head_is_shown() -> None:
+    base = RunSpec(preset=preset("1.4b"), loss="exit_weighted", readout="rmsnorm", recurrence="shared_boundary_norm")
+    with torch.device("meta"):
+        model, twin = (
+            spec.model(vocab_size=49_152) for spec in (base, replace(base, readout="raw", recurrence="boundary_norm"))
+        )
+    assert model.loop_norm is model.readout_norm
+    assert twin.readout_norm is None
+    assert {name: p.shape for name, p in model.named_parameters() if "norm" not in name} == {
+        name: p.shape for name, p in twin.named_parameters() if "norm" not in name
+    }
+    for one in (model, twin):
+        assert one.exit_gate is not None
+        assert one.config.sandwich_norm
+        assert sum(p.numel() for p in one.parameters()) == 1_434_652_673  # as Ouro-1.4B; see test_ouro_shape.py
 
 
 def test_everything_that_determines_the_result_is_in_the_key() -> None:
@@ -87,9 +128,9 @@ def test_unknown_names_are_refused(changes: dict[str, object], words: str) -> No
 
 
 def test_an_unknown_preset_lists_the_known_ones() -> None:
-    with pytest.raises(InputError, match="unknown preset 'huge'; expected one of: tiny, small, 44m, 129m"):
+    with pytest.raises(InputError, match=r"unknown preset 'huge'; expected one of: tiny, small, 44m, 129m, 1\.4b"):
         preset("huge")
-    assert set(PRESETS) == {"tiny", "small", "44m", "129m"}
+    assert set(PRESETS) == {"tiny", "small", "44m", "129m", "1.4b"}
 
 
 @pytest.mark.parametrize(
@@ -99,6 +140,7 @@ def test_an_unknown_preset_lists_the_known_ones() -> None:
         ({"steps": 0}, "steps is 0; expected an integer >= 1"),
         ({"loops": 0}, "loops is 0; expected an integer >= 1"),
         ({"lr": 0.0}, "lr is 0.0; expected a number > 0"),
+        ({"min_lr": 0.1}, "min_lr is 0.1; expected a number in 0..0.01, the peak, or None"),
     ],
 )
 def test_a_preset_that_cannot_train_is_refused(changes: dict[str, object], words: str) -> None:

@@ -175,7 +175,7 @@ def test_the_command_trains_and_prints_exits_and_norms(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--preset", "huge"), "error: unknown preset 'huge'; expected one of: tiny, small, 44m, 129m"),
+        (("--preset", "huge"), "error: unknown preset 'huge'; expected one of: tiny, small, 44m, 129m, 1.4b"),
         (("--loss", "dense"), "error: unknown loss 'dense'"),
         (("--readout", "soft"), "error: unknown readout 'soft'"),
         (("--seed", str(10**30)), "below 2^63"),
