@@ -8,7 +8,15 @@
 from __future__ import annotations
 
 from loopverify.probes.audit import audit
-from loopverify.probes.carry import LoopCarry, mean_carry, over_loops, scale_carry
+from loopverify.probes.carry import (
+    LastingCarry,
+    LoopCarry,
+    lasting_mean,
+    lasting_scale,
+    mean_carry,
+    over_loops,
+    scale_carry,
+)
 from loopverify.probes.choices import Answer, ChoiceScores, score_choices
 from loopverify.probes.clamp import ClampEffect, clamp_effect, clamped
 from loopverify.probes.compare import compare
@@ -61,6 +69,7 @@ __all__ = [
     "GrowthLaw",
     "Halting",
     "HaltingRun",
+    "LastingCarry",
     "LoopCarry",
     "LoopGaps",
     "LoopRecord",
@@ -102,6 +111,8 @@ __all__ = [
     "halt",
     "halting",
     "indirect_gradients",
+    "lasting_mean",
+    "lasting_scale",
     "mean_carry",
     "mean_scales",
     "norm_placement",

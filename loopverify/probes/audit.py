@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace
 from loopverify.objectives import named
 from loopverify.objectives.terms import IGNORE
-from loopverify.probes.carry import LoopCarry, mean_carry, over_loops, scale_carry
+from loopverify.probes.carry import LastingCarry, LoopCarry, lasting_mean, lasting_scale, scale_carry
 from loopverify.probes.depth import DepthUse, overshoot, shorter
 from loopverify.probes.findings import Facts, LoopRecord, StateVariable
 from loopverify.probes.gradients import (
@@ -30,7 +30,7 @@ from loopverify.probes.longrun import long_run
 from loopverify.probes.norms import token_norms
 from loopverify.probes.readonly import untouched
 from loopverify.probes.record import Audit
-from loopverify.probes.sweep import Exit, exit_sweep
+from loopverify.probes.sweep import HALF, Exit, exit_sweep
 from loopverify.probes.visibility import Signal, overall, seen_by, signals
 
 __all__ = ["audit"]
@@ -90,14 +90,16 @@ def _measure(long: Trace, targets: Tensor, loops: int, objective: ObjectiveLike,
             f"objective {_name(objective)!r} sends no gradient to any state H_1..H_{loops}; expected a loss that reads "
             "one. Is it detached, are all targets left out, is the output head still zero, or the readout saturated?"
         )
-    scale_carries = _carries(trace, scale_carry, notes)
-    scale, growth = _variable("scale", scale_carries, seen, trace.states[0].dtype), _growth(long, notes)
+    single = _scale_carries(trace, notes)
+    scale = _variable("scale", lasting_scale(trace, long.loops), seen, notes)
+    mean = _variable("mean", lasting_mean(trace, long.loops), seen, notes)
+    growth = _growth(long, notes)
     _note_growth_against_carry(scale, growth, notes)
     return Audit(
         facts=_facts(trace, objective, dtype, seed),
         scale=scale,
-        mean=_variable("mean", _carries(trace, mean_carry, []), seen, trace.states[0].dtype),
-        per_loop=_loop_records(trace, direct, scale_carries, dtype, notes),
+        mean=mean,
+        per_loop=_loop_records(trace, direct, single, dtype, notes),
         exits=exits,
         signals=seen,
         growth=growth,
@@ -142,24 +144,21 @@ def _sublayers(trace: Trace, notes: list[str]) -> Sequence[Mapping[str, float] |
         return [None] * trace.loops
 
 
-def _carries(trace: Trace, measure: Callable[[Trace, int], LoopCarry], notes: list[str]) -> Sequence[LoopCarry | None]:
+def _scale_carries(trace: Trace, notes: list[str]) -> Sequence[LoopCarry | None]:
+    """Of each loop by itself."""
     found: list[LoopCarry | None] = []
     for loop in range(1, trace.loops + 1):
         try:
-            found.append(measure(trace, loop))
+            found.append(scale_carry(trace, loop))
         except InputError as error:  # no scale to carry yet, as from a zero initial state
             found.append(None)
             notes.append(f"carry of loop {loop} is not measured: {error}")
     return found
 
 
-def _variable(
-    name: str, carries: Sequence[LoopCarry | None], seen: Sequence[Signal], dtype: torch.dtype
-) -> StateVariable:
-    measured = [carry for carry in carries if carry is not None]
-    if not measured:
-        raise InputError(f"the carry of {name} could not be measured at any loop; expected a state that is not zero")
-    carry = over_loops(measured, dtype)
+def _variable(name: str, carry: LastingCarry, seen: Sequence[Signal], notes: list[str]) -> StateVariable:
+    if carry.doubt is not None:
+        notes.append(f"the carry of {name} is in doubt: {carry.doubt}")
     return StateVariable(
         name=name,
         visibility=overall([getattr(signal, name) for signal in seen]),
@@ -178,16 +177,16 @@ def _growth(long: Trace, notes: list[str]) -> GrowthLaw | None:
 
 
 def _note_growth_against_carry(scale: StateVariable, growth: GrowthLaw | None, notes: list[str]) -> None:
-    """One loop at a time, a loop that carries some channels on and others not looks damped."""
+    """A damped scale has settled once its carry over the run is small; the mean of one that still grows is another."""
     if (
-        scale.carry in ("damped", "removed")
-        and growth is not None
+        growth is not None
+        and scale.factor < HALF ** (1 / growth.loops)
         and growth.law in ("linear", "exponential")
         and growth.coefficients[1] > 0
     ):
         notes.append(
-            f"the scale is {scale.carry} loop by loop (c = {scale.factor:.3g}), yet its mean still grew over "
-            f"{growth.loops} loops ({growth.law}): some channels may be carried on. Look at them apart"
+            f"the scale is {scale.carry} (c = {scale.factor:.3g}), yet its mean still grew over {growth.loops} loops "
+            f"({growth.law}): some tokens or channels may be carried on. Look at them apart"
         )
 
 

@@ -57,7 +57,7 @@ class StateVariable:
     """The terms of the objective that see it."""
     carry: CarryKind
     factor: float
-    """c, the carry of one loop (geometric mean over loops)."""
+    """c, the carry of loops in a row as one factor a loop; see `loopverify.probes.carry.LastingCarry`."""
 
     @property
     def blind(self) -> bool:
@@ -81,7 +81,7 @@ class LoopRecord:
     update: Update
     """The ledger entry of the step from H_{k-1}."""
     carry: LoopCarry | None
-    """Of the scale, by the step from H_{k-1}; None where H_{k-1} is zero."""
+    """Of the scale, by this loop alone, in the step from H_{k-1}; None where H_{k-1} is zero."""
     sublayers: Mapping[str, float] | None
     """Growth of the scale (mean over tokens, rms) by sublayer; None where the model declares no branches."""
 

@@ -97,8 +97,9 @@ def test_an_audit_calls_the_model_less_often_than_six_training_steps(objective: 
     meter = Meter(reference("rmsnorm"))
     lv.audit(meter.model, TOKENS, TARGETS, objective=named(objective))
     counts = meter.count
-    # One run of 16 loops, 3 of them again with a backward pass, 2 + 2 for the carries of each loop.
-    assert counts["step"] == 16 + 3 + 4 * (2 + 2)
+    # One run of 16 loops, 3 of them again with a backward pass, 2 for the carry of each loop by itself, and 4 + 4 loops
+    # in a row for each of scale and mean.
+    assert counts["step"] == 16 + 3 + 4 * 2 + 2 * (4 + 4)
     assert counts["step backward"] == 3
     assert counts["branches"] == 4
     steps = counts["step"] + counts["branches"] + counts["step backward"]
@@ -295,10 +296,33 @@ def test_an_exit_that_is_no_number_is_refused_not_called_visible() -> None:
         lv.audit(_pre_norm(lambda h: h * float("nan")), TEXT, TEXT)
 
 
-def test_a_loop_that_carries_some_channels_only_is_noted() -> None:
+def test_a_loop_that_carries_some_channels_only_carries() -> None:
     audit = lv.audit(_pre_norm(), TEXT, TEXT)
-    assert audit.scale.carry == "damped"
-    assert any("some channels may be carried on" in note for note in audit.notes), audit.notes
+    assert (audit.verdict, audit.scale.carry) == ("blind_spot", "carried")
+    assert audit.scale.factor == pytest.approx(1.0, abs=1e-4)
+    assert audit.per_loop[0].carry.kind == "damped"  # at the first loop, which normalizes half of what it is given
+    assert audit.notes == ()
+
+
+def test_a_carry_in_doubt_is_noted() -> None:
+    def step(state: Tensor) -> Tensor:
+        return torch.cat([0.99 * state[..., :4], state[..., 4:]], -1)
+
+    audit = lv.audit(looped(step), closed_form.TOKENS, closed_form.TARGETS)
+    assert audit.notes[0].startswith(
+        "the carry of scale is in doubt: the factor still changes after 128 loops in a row"
+    )
+
+
+def test_growth_that_the_carry_does_not_explain_is_noted() -> None:
+    # Most tokens are normalized, one in four is carried on: the median says removed.
+    def step(state: Tensor) -> Tensor:
+        grown = state + state / rms(state)
+        return torch.cat([grown[:, :1], grown[:, 1:] / rms(grown[:, 1:])], 1)
+
+    audit = lv.audit(looped(step), closed_form.TOKENS, closed_form.TARGETS)
+    assert audit.verdict == "removed"
+    assert "yet its mean still grew over 16 loops (linear): some tokens or channels may be carried on" in audit.notes[0]
 
 
 @pytest.mark.parametrize(

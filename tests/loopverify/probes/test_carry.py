@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 
 import loopverify as lv
 from loopverify.errors import InputError
-from loopverify.probes import LoopCarry, mean_carry, over_loops, scale_carry
+from loopverify.probes import LoopCarry, lasting_mean, lasting_scale, mean_carry, over_loops, scale_carry
 from tests.loopverify.probes.closed_form import TOKENS, D, looped, radial_step, rms
 
 WEIGHT = torch.randn(D, D, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
@@ -98,3 +100,165 @@ def test_the_equilibrium_of_a_damped_scale() -> None:
     trace = lv.unroll(looped(radial_step(0.8, 0.6)), TOKENS, loops=100)
     assert float(rms(trace.states[-1]).mean()) == pytest.approx(0.6 / (1 - scale_carry(trace, 100).factor), rel=1e-6)
     assert math.isclose(scale_carry(trace, 100).factor, 0.8, rel_tol=1e-6)
+
+
+# Loops in a row.
+
+Step = Callable[[Tensor, int], Tensor]
+HALF = D // 2
+
+
+def normed(H: Tensor) -> Tensor:
+    return F.rms_norm(H, H.shape[-1:], eps=1e-6)
+
+
+def halves(H: Tensor) -> tuple[Tensor, Tensor]:
+    return H[..., :HALF], H[..., HALF:]
+
+
+def in_loops(step: Step, *, trained_loops: int = 4, **options: object) -> lv.Looped:
+    model = looped(lambda H: H, trained_loops=trained_loops, **options)  # type: ignore[arg-type]
+    return dataclasses.replace(model, step=lambda H, context, loop: step(H, loop))
+
+
+def normalizing_half(H: Tensor, loop: int) -> Tensor:
+    first, second = halves(H + branch(H))
+    return torch.cat([normed(first), second], -1)
+
+
+def normalizing_half_and_swapping(H: Tensor, loop: int) -> Tensor:
+    first, second = halves(H + branch(H))
+    return torch.cat([second, normed(first)], -1)
+
+
+def normalizing_half_and_shifting(H: Tensor, loop: int) -> Tensor:
+    first, second = halves(H + branch(H))
+    return torch.cat([normed(first), second], -1).roll(1, -1)
+
+
+def damping_half(H: Tensor, loop: int) -> Tensor:
+    first, second = halves(H)
+    return torch.cat([0.9 * first, second], -1) + branch(H)
+
+
+def turning_and_normalizing_half(H: Tensor, loop: int) -> Tensor:
+    """The carried half is turned by 1 radian in each of its planes."""
+    first, second = halves(H + branch(H))
+    x, y = second.chunk(2, -1)
+    return torch.cat([normed(first), math.cos(1) * x - math.sin(1) * y, math.sin(1) * x + math.cos(1) * y], -1)
+
+
+IN_A_ROW = {
+    "half of the channels normalized": (normalizing_half, "carried", 1.0),
+    "half of them normalized, the others turned": (turning_and_normalizing_half, "carried", 1.0),
+    "half of them damped": (damping_half, "carried", 1.0),
+    # Every channel passes the norm: at the second loop, or within D of them.
+    "half of them normalized, halves swapped": (normalizing_half_and_swapping, "removed", 0.0),
+    "half of them normalized, channels moved on by one": (normalizing_half_and_shifting, "removed", 0.0),
+    "doubled and halved by turns": (lambda H, loop: (2.0 if loop % 2 else 0.5) * H + branch(H), "carried", 1.0),
+    "the first loop normalizes": (lambda H, loop: (normed(H) if loop == 1 else H) + branch(H), "carried", 1.0),
+    "every other loop normalizes": (lambda H, loop: (H if loop % 2 else normed(H)) + branch(H), "removed", 0.0),
+    "normalized at the boundary": (lambda H, loop: normed(H + branch(H)), "removed", 0.0),
+    "pre-norm residual": (lambda H, loop: H + branch(H), "carried", 1.0),
+    "pre-norm residual, large branch": (lambda H, loop: H + 1e5 * branch(H), "carried", 1.0),
+    "decay": (lambda H, loop: 0.9 * H + branch(H), "damped", 0.9),
+    "decay by much": (lambda H, loop: 2**-4 * H + branch(H), "damped", 2**-4),
+    "added again": (lambda H, loop: 2 * H + branch(H), "amplified", 2.0),
+}
+
+
+@pytest.mark.parametrize("name", IN_A_ROW)
+@pytest.mark.parametrize("loops", [1, 3, 4, 32])
+@pytest.mark.parametrize("start", [0.02, 500.0])
+def test_scale_carried_by_loops_in_a_row(name: str, loops: int, start: float) -> None:
+    step, kind, factor = IN_A_ROW[name]
+    trace = lv.unroll(in_loops(step, start=start), TOKENS, loops=loops)
+    found = lasting_scale(trace, known=4 * loops)
+    assert found.kind == kind
+    # What is left of a loss that fades as 0.9^n, over the last n of at least 64 loops, is below a thousandth.
+    assert found.factor == pytest.approx(factor, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", ["half of the channels normalized", "decay by much", "added again"])
+def test_many_loops_in_a_row_leave_no_range(name: str, dtype: torch.dtype) -> None:
+    """2^128 and 2^-512 are beyond the range of both dtypes."""
+
+    def step(H: Tensor, loop: int) -> Tensor:
+        exact: Step = IN_A_ROW[name][0]
+        return exact(H.double(), loop).to(dtype)
+
+    trace = lv.unroll(in_loops(step, dtype=dtype), TOKENS, loops=64)
+    found = lasting_scale(trace, known=64)
+    assert (found.kind, found.doubt) == (IN_A_ROW[name][1], None)
+    assert found.factor == pytest.approx(IN_A_ROW[name][2], rel=2 * torch.finfo(dtype).eps, abs=2**-20)
+
+
+def test_a_state_that_vanishes_is_removed_and_one_that_is_zero_has_no_carry() -> None:
+    trace = lv.unroll(in_loops(lambda H, loop: H if loop <= 4 else 0 * H), TOKENS)
+    assert lasting_scale(trace, known=16).kind == "removed"
+    assert lasting_mean(trace, known=16).kind == "removed"
+    with pytest.raises(InputError, match="every token of H_4 is zero; expected a state with a scale to carry"):
+        lasting_scale(lv.unroll(in_loops(lambda H, loop: 0 * H), TOKENS), known=16)
+
+
+def test_loops_that_a_model_does_not_know_are_not_asked_for() -> None:
+    factors = [1.0, 4.0, 2.0, 0.5]
+    trace = lv.unroll(in_loops(lambda H, loop: factors[loop - 1] * H), TOKENS)
+    found = lasting_scale(trace, known=4)
+    assert (found.kind, found.factor) == ("carried", 1.0)  # loops 3 and 4, again and again
+
+
+@pytest.mark.parametrize("loops", [1, 4, 5])
+def test_the_mean_carried_by_loops_in_a_row(loops: int) -> None:
+    def mean(step: Step) -> tuple[str, float]:
+        found = lasting_mean(lv.unroll(in_loops(step), TOKENS, loops=loops), known=4 * loops)
+        return found.kind, found.factor
+
+    def centered(H: Tensor) -> Tensor:
+        return H - H.mean(-1, keepdim=True)
+
+    def centering_half(H: Tensor, loop: int) -> Tensor:
+        first, second = halves(H + branch(H))
+        return torch.cat([centered(first), second], -1)
+
+    first = torch.eye(D, dtype=torch.float64)[0]
+    axis = first - torch.full_like(first, D**-0.5)
+    mirror = torch.eye(D, dtype=torch.float64) - 2 * torch.outer(axis, axis) / axis.square().sum()
+
+    close = lambda factor: pytest.approx(factor, abs=1e-4)  # noqa: E731
+    assert mean(lambda H, loop: H + branch(H)) == ("carried", close(1.0))
+    assert mean(lambda H, loop: 0.7 * H + branch(H)) == ("damped", close(0.7))
+    assert mean(lambda H, loop: 2 * H + branch(H)) == ("amplified", close(2.0))
+    assert mean(lambda H, loop: F.layer_norm(H + branch(H), (D,))) == ("removed", 0.0)
+    assert mean(lambda H, loop: centered(H) + branch(H)) == ("removed", 0.0)
+    assert mean(centering_half) == ("carried", close(1.0))
+    # All of the mean goes into one channel, and comes back from it at the next loop.
+    assert mean(lambda H, loop: H @ mirror + branch(H)) == ("carried", close(1.0))
+
+
+def test_where_loops_in_a_row_overflow_the_product_of_single_ones_is_told_with_a_doubt() -> None:
+    # 2^20 times the state is beyond float16; twice and four times it are not.
+    trace = lv.unroll(in_loops(lambda H, loop: 0.5 * H, dtype=torch.float16), TOKENS)
+    found = lasting_scale(trace, known=16)
+    assert (found.kind, found.factor) == ("damped", pytest.approx(0.5))
+    assert found.doubt is not None
+    assert found.doubt.startswith("it is the product of single loops, since loops in a row cannot be measured: loop 1")
+
+
+def test_a_factor_that_does_not_settle_is_told_with_a_doubt() -> None:
+    def slowly_damping_half(H: Tensor, loop: int) -> Tensor:
+        first, second = halves(H)
+        return torch.cat([0.99 * first, second], -1)
+
+    def rms_after(n: int) -> float:
+        return math.sqrt((HALF * 0.99 ** (2 * n) + HALF) / D)
+
+    model = in_loops(slowly_damping_half)
+    flat = dataclasses.replace(model, embed=lambda tokens: (torch.ones(2, 4, D, dtype=torch.float64), None))
+    found = lasting_scale(lv.unroll(flat, TOKENS), known=16)
+    # From H_4 on, over the last 64 of 128 loops; 0.9974 is that of the 32 before them.
+    assert (rms_after(68) / rms_after(36)) ** (1 / 32) == pytest.approx(0.9974, abs=5e-5)
+    assert found.factor == pytest.approx((rms_after(132) / rms_after(68)) ** (1 / 64), rel=1e-6)
+    assert found.doubt is not None
+    assert found.doubt.startswith("the factor still changes after 128 loops in a row, from 0.9974 to 0.9988")
