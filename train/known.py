@@ -35,9 +35,6 @@ KNOWN: Mapping[str, Mapping[str, Known]] = MappingProxyType(
                 seeds=3,
             ),
         },
-        "small": {},
-        "44m": {},
-        "129m": {},
     }
 )
-"""By preset and by the claim's id."""
+"""By preset and by the claim's id; of other presets nothing is known."""

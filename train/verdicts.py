@@ -9,11 +9,11 @@ from typing import Literal
 
 from loopverify import report
 from loopverify.claims import Claim, Evidence, Run, conditions_of, evaluate
-from loopverify.errors import LoopverifyError
 from train.fleet import Progress
 from train.known import KNOWN
 from train.measure import measured, wanted_by
 from train.presets import PRESETS
+from train.spec import RunSpec
 from train.study import Study, histories
 
 __all__ = ["Outcome", "Verdicts"]
@@ -28,6 +28,8 @@ class Verdicts:
         self.study = study
         self.runs: list[Run] = []
         self.judged: dict[str, Claim] = {}
+        self.failures: dict[RunSpec, str] = {}
+        """Runs that did not end, and why."""
         self._histories: dict[str, list[dict[str, float]]] = {}
         self._seconds = 0.0
 
@@ -36,22 +38,17 @@ class Verdicts:
     ) -> None:
         """Train and measure what the claims need and is missing, and gather all of it.
 
-        A claim that trained models alone cannot decide asks for none.
-
-        Raises:
-            LoopverifyError: naming every run that failed; those that ended are in the store.
+        A claim that trained models alone cannot decide asks for none. A run that fails takes along the claims on its
+        condition, and no other.
         """
         decidable = [claim for claim in claims if not claim.needs]
         conditions = conditions_of(decidable)
         begun = time.perf_counter()
-        failures = self.study.train(conditions, progress=progress, workers=workers, say=say)
+        self.failures = self.study.train(conditions, progress=progress, workers=workers, say=say)
         self._seconds = time.perf_counter() - begun
         stored = self.study.stored(conditions, say)
         self.runs = measured(stored, wanted_by(decidable), self.study.store, say)
         self._histories = histories(stored.values())
-        if failures:
-            told = "\n".join(f"  {spec.label}: {failure}" for spec, failure in failures.items())
-            raise LoopverifyError(f"{len(failures)} of the runs failed; the others are stored:\n{told}")
 
     def judge(self, claim: Claim) -> Evidence:
         """Evidence of one claim, which the report then shows too."""
@@ -61,10 +58,14 @@ class Verdicts:
     def outcome(self, evidence: Evidence) -> tuple[Outcome, str]:
         """What evidence means for a test, and why: a claim holds, or falls short as the preset is known to.
 
-        What is known of a preset says nothing about one that was changed.
+        What is known of a preset says nothing about one that was changed; and nothing is passed on some of the seeds
+        asked for when the others failed.
         """
+        failed = [f"{spec.label}: {why}" for spec, why in self.failures.items() if spec.condition in evidence.seeds]
+        if failed:
+            return "failed", "runs that it needs failed; those that ended are stored. " + "; ".join(failed)
         preset = self.study.preset
-        known = KNOWN[preset.name].get(evidence.claim) if PRESETS.get(preset.name) == preset else None
+        known = KNOWN.get(preset.name, {}).get(evidence.claim) if PRESETS.get(preset.name) == preset else None
         if evidence.verdict == "not run":
             return "skipped", f"not run: {evidence.basis}"
         if evidence.verdict != "held":
@@ -76,7 +77,7 @@ class Verdicts:
             )
         return "passed", ""
 
-    def report(self) -> tuple[str, tuple[Path, Path]]:
+    def report(self) -> tuple[str, tuple[Path, ...]]:
         """The text for a terminal, and the files of the report."""
         made = report.build(
             self.runs,
@@ -86,6 +87,7 @@ class Verdicts:
                 "seeds a condition": str(self.study.seeds),
                 "store": str(self.study.store.root),
                 "time in training by this command": f"{self._seconds:.0f} s",
+                **{f"failed: {spec.label}": why for spec, why in self.failures.items()},
             },
         )
         return made.to_text(), report.write(made, self.study.store.root / "report")

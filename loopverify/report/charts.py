@@ -1,4 +1,8 @@
-"""The figures as data: what is drawn, of which runs, in which units. Drawing is left to figures.py."""
+"""The figures as data: what is drawn, of which runs, in which units. Drawing is left to figures.py.
+
+Figures of Sharma & Vu 2026: 1 (gap-by-visibility), 3 (update-by-loop, turning-by-loop), 4 (perplexity-by-speed),
+5 and 6 (ce-by-scale), 7 (ce-by-run).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from loopverify.claims import Run
+from loopverify.claims.metric import names, value
 from loopverify.report.table import by_condition, last_loop
 
 __all__ = ["Chart", "History", "Line", "charts"]
@@ -45,6 +50,8 @@ class Chart:
     lines: tuple[Line, ...]
     log_x: bool = False
     """Whether x is logarithmic, too."""
+    points: bool = False
+    """Whether every seed is a point of its own, since x is measured, too; otherwise a line over what seeds share."""
 
 
 def charts(runs: Sequence[Run], histories: Mapping[str, History]) -> tuple[Chart, ...]:
@@ -85,8 +92,39 @@ def charts(runs: Sequence[Run], histories: Mapping[str, History]) -> tuple[Chart
 
 
 def _measured(runs: Sequence[Run]) -> tuple[Chart, ...]:
-    """The figures of what was measured after training: Figures 3, 5 and 6 of Sharma & Vu 2026."""
+    """The figures of what was measured after training."""
     return (
+        Chart(
+            name="gap-by-visibility",
+            title="What the last exit's gradient sees of scale, and how usable the first exit is",
+            x_label="r_K (radial part of the gradient)",
+            y_label="CE(1) − CE(K) (nats a token)",
+            log=False,
+            whole_x=False,
+            lines=_scatter(runs, f"r@{last_loop(runs)}", f"ce@1-ce@{last_loop(runs)}"),
+            log_x=True,
+            points=True,
+        ),
+        Chart(
+            name="ce-by-run",
+            title="Held-out cross-entropy of the last exit, by the loops that are run",
+            x_label="loops of the run",
+            y_label="CE (nats a token)",
+            log=False,
+            whole_x=True,
+            lines=_over(runs, "ce_run"),
+        ),
+        Chart(
+            name="perplexity-by-speed",
+            title="Perplexity against throughput, a point for every fixed depth and seed",
+            x_label="tokens/s",
+            y_label="perplexity",
+            log=False,
+            whole_x=False,
+            lines=_frontier(runs),
+            log_x=True,
+            points=True,
+        ),
         Chart(
             name="update-by-loop",
             title="Size of the residual update in a long run, loop by loop",
@@ -127,6 +165,33 @@ def _over(runs: Sequence[Run], kind: str) -> tuple[Line, ...]:
             if of == kind and x.replace(".", "", 1).isdigit():
                 points[run.label].append((float(x), y))
     return _lines(points, runs)
+
+
+def _scatter(runs: Sequence[Run], x: str, y: str) -> tuple[Line, ...]:
+    """A point for every run that has both metrics."""
+    needed = {*names(x), *names(y)}
+    return _points({run.label: [(x, y)] if run.metrics.keys() >= needed else [] for run in runs}, runs)
+
+
+def _frontier(runs: Sequence[Run]) -> tuple[Line, ...]:
+    """A point for every depth that was timed, of every run."""
+    depths = range(1, last_loop(runs) + 1)
+    pairs = [(f"timing_tokens_per_s@{k}", f"ppl@{k}") for k in depths]
+    return _points({run.label: [pair for pair in pairs if run.metrics.keys() >= set(pair)] for run in runs}, runs)
+
+
+def _points(wanted: Mapping[str, Sequence[tuple[str, str]]], runs: Sequence[Run]) -> tuple[Line, ...]:
+    """Every run's pairs of metrics as points, by condition; what is no finite number is left out."""
+    made = []
+    for condition, of in by_condition(runs).items():
+        pairs = [(value(x, run.metrics), value(y, run.metrics)) for run in of for x, y in wanted[run.label]]
+        xy = sorted(pair for pair in pairs if all(map(math.isfinite, pair)))
+        if xy:
+            xs, ys = zip(*xy, strict=True)
+            made.append(
+                Line(condition=condition, n=sum(bool(wanted[run.label]) for run in of), x=xs, mean=ys, low=ys, high=ys)
+            )
+    return tuple(made)
 
 
 def _per_loop(runs: Sequence[Run], metric: str, loops: range) -> tuple[Line, ...]:

@@ -65,7 +65,7 @@ def _fill(axes: Axes, chart: Chart, preset: str) -> None:
 
     seeds = sorted({line.n for line in chart.lines})
     for line in chart.lines:
-        _plot(axes, line, markers=chart.whole_x, label=line.condition + (f" (n = {line.n})" if len(seeds) > 1 else ""))
+        _plot(axes, line, chart, label=line.condition + (f" (n = {line.n})" if len(seeds) > 1 else ""))
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
     axes.grid(visible=True, axis="y")
@@ -81,15 +81,17 @@ def _fill(axes: Axes, chart: Chart, preset: str) -> None:
         axes.xaxis.set_major_formatter("{x:g}")
 
 
-def _plot(axes: Axes, line: Line, markers: bool, label: str) -> None:
+def _plot(axes: Axes, line: Line, chart: Chart, label: str) -> None:
     loss, _, readout = line.condition.partition("/")
     placement, _, added = loss.partition("+")
     color = _ADDED.get(added.partition("=")[0]) or _COLORS.get(readout, _OTHER)
     style: dict[str, Any] = {"linestyle": _DASHES.get(placement, "-"), "linewidth": 1.8}
-    if markers:
+    if chart.whole_x or chart.points:
         style |= {"marker": "o" if placement == "per_loop" else "s", "markersize": 4.5}
+    if chart.points:
+        style["linestyle"] = "none"
     axes.plot(line.x, line.mean, color=color, label=label, **style)
-    if line.n > 1:
+    if line.n > 1 and not chart.points:
         axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.18, linewidth=0)
 
 

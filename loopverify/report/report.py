@@ -13,6 +13,7 @@ from loopverify import __version__
 from loopverify.claims import CLAIMS, Claim, Run, evaluate, one_study
 from loopverify.report.charts import History, charts
 from loopverify.report.facts import shared_facts
+from loopverify.report.markdown import markdown
 from loopverify.report.page import page
 from loopverify.report.record import Record
 from loopverify.report.table import last_loop, measured_rows
@@ -22,7 +23,7 @@ __all__ = ["Report", "build"]
 
 
 class Report(Record):
-    """A record that can show itself on a terminal, as JSON and as one HTML file."""
+    """A record that can show itself on a terminal, as JSON, as Markdown and as one HTML file."""
 
     def to_json(self) -> str:
         """The record as JSON, with numbers that JSON lacks as 'nan', 'inf' and '-inf'."""
@@ -47,6 +48,10 @@ class Report(Record):
             MissingDependencyError: jinja2 or matplotlib is not installed.
         """
         return page(self)
+
+    def to_markdown(self) -> str:
+        """The claims as a Markdown table."""
+        return markdown(self)
 
     def to_terminal_rows(self) -> tuple[TerminalRow, ...]:
         """One row a claim, as plain strings, for a table of any kind."""

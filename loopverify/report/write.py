@@ -11,18 +11,19 @@ from loopverify.report.report import Report
 __all__ = ["write"]
 
 
-def write(report: Report, folder: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Write 'report.html' and 'report.json' into `folder`, made when missing; returns the two paths.
+def write(report: Report, folder: str | os.PathLike[str]) -> tuple[Path, Path, Path]:
+    """Write 'report.html', 'report.json' and 'report.md' into `folder`, made when missing; returns their paths.
 
-    Both views are made before either file changes, and each is renamed into place: a reader never sees half a file.
+    All views are made before any file changes, and each is renamed into place: a reader never sees half a file.
 
     Raises:
         MissingDependencyError: jinja2 or matplotlib is not installed; nothing is written.
     """
-    html, json = report.to_html(), report.to_json()
+    views = {"html": report.to_html(), "json": report.to_json(), "md": report.to_markdown()}
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    return _put(place / "report.html", html), _put(place / "report.json", json)
+    html, json, md = (_put(place / f"report.{suffix}", text) for suffix, text in views.items())
+    return html, json, md
 
 
 def _put(path: Path, text: str) -> Path:

@@ -96,6 +96,18 @@ def test_what_was_measured_after_training_is_drawn_too() -> None:
     assert ">10<" in svg
 
 
+def test_every_seed_is_a_point_where_both_axes_are_measured() -> None:
+    seen = {"r@4": 0.25, "timing_tokens_per_s@1": 800.0, "timing_tokens_per_s@2": math.nan}
+    runs = [replace(run, metrics={**run.metrics, **seen}) for run in sample_runs(2, ["per_loop/raw"])]
+    drawn = {chart.name: chart for chart in charts([*runs, *sample_runs(1, ["per_loop/rmsnorm"])], {})}
+    gap, speed = (line(drawn[name], "per_loop/raw") for name in ("gap-by-visibility", "perplexity-by-speed"))
+    # CE(1) - CE(4) = 2.233 - 2.188 of both seeds; what is not finite and what was not measured is no point.
+    assert (gap.x, gap.mean, gap.n) == ((0.25, 0.25), pytest.approx((0.045, 0.045)), 2)
+    assert (speed.x, speed.mean) == ((800, 800), pytest.approx((math.exp(2.233), math.exp(2.237))))
+    assert [len(drawn[name].lines) for name in ("gap-by-visibility", "perplexity-by-speed")] == [1, 1]
+    assert "perplexity against throughput" in draw(drawn["perplexity-by-speed"], "tiny").lower()
+
+
 def test_conditions_of_one_readout_look_different() -> None:
     names = ["per_loop/rmsnorm", "terminal/rmsnorm", "exit_weighted/rmsnorm", "per_loop+penalty/rmsnorm"]
     names += ["per_loop+latent/rmsnorm", "per_loop/rmsnorm/inter_loop_norm", "terminal/rmsnorm/damped"]

@@ -13,13 +13,14 @@ from loopverify.report import build, write
 from tests.loopverify.report.sample import sample_runs
 
 
-def test_two_files_of_one_record(tmp_path: Path) -> None:
+def test_three_files_of_one_record(tmp_path: Path) -> None:
     report = build(sample_runs(1))
-    html, json = write(report, tmp_path / "deep" / "report")
-    assert (html.name, json.name) == ("report.html", "report.json")
+    html, json, md = write(report, tmp_path / "deep" / "report")
+    assert (html.name, json.name, md.name) == ("report.html", "report.json", "report.md")
     assert html.read_text(encoding="utf-8") == report.to_html()
     assert json.read_text(encoding="utf-8") == report.to_json()
-    assert sorted(path.name for path in html.parent.iterdir()) == ["report.html", "report.json"]
+    assert md.read_text(encoding="utf-8") == report.to_markdown()
+    assert sorted(path.name for path in html.parent.iterdir()) == ["report.html", "report.json", "report.md"]
 
 
 def test_a_failed_rename_leaves_the_old_file_and_no_rubbish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
