@@ -94,6 +94,7 @@ def _measure(long: Trace, targets: Tensor, loops: int, objective: ObjectiveLike,
     scale = _variable("scale", lasting_scale(trace, long.loops), seen, notes)
     mean = _variable("mean", lasting_mean(trace, long.loops), seen, notes)
     growth = _growth(long, notes)
+    _note_relative_scale(scale, seen, notes)
     _note_growth_against_carry(scale, growth, notes)
     return Audit(
         facts=_facts(trace, objective, dtype, seed),
@@ -174,6 +175,16 @@ def _growth(long: Trace, notes: list[str]) -> GrowthLaw | None:
     except InputError as error:
         notes.append(f"no growth law: {error}")
         return None
+
+
+def _note_relative_scale(scale: StateVariable, seen: Sequence[Signal], notes: list[str]) -> None:
+    """What sees half of the scale is easily taken for seeing it."""
+    terms = " and ".join(dict.fromkeys(repr(signal.term) for signal in seen if signal.relative_only))
+    if scale.visibility == "hidden" and terms:
+        notes.append(
+            f"{terms} sees the scales of tokens relative to one another, and not their common scale: nothing notices "
+            "when all tokens grow together, as behind a norm over the whole sequence"
+        )
 
 
 def _note_growth_against_carry(scale: StateVariable, growth: GrowthLaw | None, notes: list[str]) -> None:

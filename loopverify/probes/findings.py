@@ -117,7 +117,7 @@ class Findings:
     overshoot: tuple[OvershootPoint, ...]
     """CE(K) up to twice the trained loops."""
     notes: tuple[str, ...]
-    """What could not be measured, and why."""
+    """What could not be measured, and why; and what a finding leaves open."""
 
     @property
     def blind(self) -> list[str]:

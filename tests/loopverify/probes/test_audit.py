@@ -314,6 +314,23 @@ def test_a_carry_in_doubt_is_noted() -> None:
     )
 
 
+def test_a_norm_over_the_whole_sequence_leaves_the_common_scale_a_blind_spot() -> None:
+    def readout(state: Tensor) -> Tensor:
+        return closed_form.raw(state / state.square().mean((1, 2), keepdim=True).sqrt())
+
+    model = looped(radial_step(1.0, 0.3), readout)
+    audit = lv.audit(model, closed_form.TOKENS, closed_form.TARGETS)
+    assert (audit.verdict, audit.blind, audit.scale.seen_by) == ("blind_spot", ["scale"], ())
+    assert audit.notes == (
+        "'per_loop' sees the scales of tokens relative to one another, and not their common scale: nothing notices "
+        "when all tokens grow together, as behind a norm over the whole sequence",
+    )
+    penalized = lv.audit(
+        model, closed_form.TOKENS, closed_form.TARGETS, objective=named("per_loop+penalty", penalty=0.01)
+    )
+    assert (penalized.verdict, penalized.notes) == ("controlled", ())
+
+
 def test_growth_that_the_carry_does_not_explain_is_noted() -> None:
     # Most tokens are normalized, one in four is carried on: the median says removed.
     def step(state: Tensor) -> Tensor:

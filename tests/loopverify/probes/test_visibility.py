@@ -61,9 +61,18 @@ TERMS = {
     "a penalty on log scale": (lambda t: rms(t.states[4]).log().square().mean(), "visible"),
     "log scale itself": (lambda t: rms(t.states[4]).log().mean(), "visible"),
     "growth from loop to loop": (lambda t: (rms(t.states[4]) / rms(t.states[3]) - 1.5).square().mean(), "visible"),
+    "the common scale of all tokens": (lambda t: (t.states[4].square().mean() - 1).square(), "visible"),
+    "growth of the common scale": (
+        lambda t: (t.states[4].square().mean() / t.states[3].square().mean() - 1.5).square(),
+        "visible",
+    ),
     "scales of neighbors": (
         lambda t: (rms(t.states[4][:, 1:]) / rms(t.states[4][:, :-1]) - 2).square().mean(),
-        "visible",
+        "hidden",
+    ),
+    "log of the last scale over the first": (
+        lambda t: (rms(t.states[4][:, -1]) / rms(t.states[4][:, 0])).log().mean(),
+        "hidden",
     ),
     "direction only": (lambda t: (t.states[4] / rms(t.states[4]))[..., 0].square().mean(), "hidden"),
     "cosine of two loops": (
@@ -82,6 +91,35 @@ def test_single_terms(name: str) -> None:
     term, expected = TERMS[name]
     found = observe(only(term))
     assert overall([s.scale for s in found if s.loop == 4]) == expected
+
+
+def over(*dims: int) -> Callable[[Tensor], Tensor]:
+    """A readout with one norm over these dimensions of (B, T, D)."""
+
+    def readout(state: Tensor) -> Tensor:
+        spread = state * torch.linspace(1, 2, state.shape[1], dtype=state.dtype)[:, None]
+        return raw(spread / spread.square().mean(dims, keepdim=True).sqrt())
+
+    return readout
+
+
+@pytest.mark.parametrize("objective", ["per_loop", "terminal"])
+def test_a_norm_over_a_whole_sequence_or_batch_hides_the_common_scale(objective: str) -> None:
+    for dims in ((1, 2), (0, 1, 2)):
+        found = observe(named(objective), over(*dims))
+        assert {s.scale for s in found} == {"hidden"}
+        assert all(s.common_defect < 1e-12 for s in found)
+        # Tokens that grow apart change each other's share of the norm.
+        assert all(s.relative_only for s in found if s.loop % 2 == 0)
+        assert seen_by(found, "scale") == ()
+    assert not any(s.relative_only for s in observe(named(objective)))  # a norm of every token hides both
+    assert not any(s.relative_only for s in observe(named(objective), raw))
+
+
+def test_terms_that_compare_tokens_only_see_relative_scales_only() -> None:
+    for name, (term, _) in TERMS.items():
+        relative = any(s.relative_only for s in observe(only(term)))
+        assert relative == (name in ("scales of neighbors", "log of the last scale over the first")), name
 
 
 def test_one_seeing_term_is_enough_whatever_the_other_is() -> None:
