@@ -19,9 +19,10 @@ from loopverify.errors import InputError, unknown
 from loopverify.looped import Looped, Trace, unroll
 from loopverify.probes.comparison import Agreement, Comparison, LoopGaps, Parting, Side
 from loopverify.probes.depth import shorter
-from loopverify.probes.gaps import apart, loop_gaps
+from loopverify.probes.gaps import apart, check_sizes, loop_gaps
 from loopverify.probes.readonly import untouched
 from loopverify.probes.rounding import Rounding, coarser, rounding_of
+from loopverify.probes.targets import check_targets
 
 __all__ = ["compare"]
 
@@ -58,8 +59,8 @@ def compare(
         seed: of random numbers that the models draw in evaluation mode.
 
     Raises:
-        InputError: not two `Looped`, models of different shapes or vocabularies, bad tokens, targets, loops or
-            tolerance, or a path that b does not have.
+        InputError: not two `Looped`, models of different widths or vocabularies, more loops than one of them can run,
+            bad tokens, targets, loops or tolerance, or a path that b does not have.
     """
     _check(model_a, model_b, tokens, targets, tolerance)
     way = None if path is None else _way(model_b, path)
@@ -103,6 +104,7 @@ class _Pair:
 
 def _loop_by_loop(pair: _Pair) -> Comparison:
     a, b = pair.a, pair.b
+    check_sizes(a.states[0], b.states[0], "H_0", "channels")  # before b's step is given a state of a
     stepped, read = _forced(pair)
     run, steps = [], []
     for k in range(pair.loops + 1):
@@ -246,6 +248,13 @@ def _run(model: Looped, tokens: Tensor, loops: int, seed: int, side: str) -> Tra
             return unroll(model, tokens if first is None else tokens.to(first.device), loops)
     except InputError as error:
         raise InputError(f"model {side} ({model.name}): {error}") from error
+    except Exception as error:  # a model may know no more loops than it was built for
+        if not isinstance(loops, int) or loops <= model.trained_loops:
+            raise
+        raise InputError(
+            f"model {side} ({model.name}) does not run for {loops} loops ({type(error).__name__}: {error}); expected a "
+            f"number that both models can run: it is trained with {model.trained_loops}"
+        ) from error
 
 
 def _check(model_a: Looped, model_b: Looped, tokens: Tensor, targets: Tensor | None, tolerance: float | None) -> None:
@@ -260,10 +269,7 @@ def _check(model_a: Looped, model_b: Looped, tokens: Tensor, targets: Tensor | N
         raise InputError(f"vocabularies of {sizes[0]} (a) and {sizes[1]} tokens (b); expected one vocabulary")
     if not isinstance(tokens, Tensor):
         raise InputError(f"tokens are a {type(tokens).__name__}; expected an int64 tensor of shape (B, T)")
-    if targets is not None and (targets.dtype != torch.int64 or targets.shape != tokens.shape):
-        raise InputError(
-            f"targets are {targets.dtype} {tuple(targets.shape)}; expected int64 {tuple(tokens.shape)}, "
-            "one next token for every token"
-        )
+    if targets is not None:
+        check_targets(targets, tokens)
     if tolerance is not None and not 0 <= tolerance < math.inf:
         raise InputError(f"tolerance is {tolerance!r}; expected a relative error >= 0, such as 1e-5")

@@ -15,7 +15,7 @@ from loopverify.objectives.terms import IGNORE
 from loopverify.probes.comparison import Gap, LoopGaps
 from loopverify.theory import polar
 
-__all__ = ["apart", "loop_gaps"]
+__all__ = ["apart", "check_sizes", "loop_gaps"]
 
 
 def loop_gaps(
@@ -70,12 +70,21 @@ def _state_gaps(a: Tensor, b: Tensor, eps: float) -> tuple[Gap, Gap, Gap]:
 
 def _exact(pair: tuple[Tensor, Tensor], what: str, last: str) -> tuple[Tensor, Tensor]:
     a, b = (tensor.detach().cpu().double() for tensor in pair)
+    check_sizes(a, b, what, last)
+    return a, b
+
+
+def check_sizes(a: Tensor, b: Tensor, what: str, last: str) -> None:
+    """Refuse two tensors of different shapes.
+
+    Raises:
+        InputError: with both shapes.
+    """
     if a.shape != b.shape:
         raise InputError(
             f"{what} are {tuple(a.shape)} in a and {tuple(b.shape)} in b; expected one shape, the {last} last: "
             "models of different sizes cannot be compared loop by loop"
         )
-    return a, b
 
 
 def _worst(distance: Tensor, size: Tensor, eps: float) -> Gap:

@@ -352,6 +352,7 @@ def test_an_agreement_that_says_little_says_so() -> None:
         ({"loops": 0}, r"loops is 0; expected an integer >= 1"),
         ({"loops_b": 0}, r"model b \(toy\): loops is 0"),
         ({"targets": TOKENS[:1]}, r"targets are torch.int64 \(1, 3\); expected int64 \(2, 3\)"),
+        ({"targets": [1, 2]}, r"targets are list; expected int64 \(2, 3\) as the tokens"),
         ({"tolerance": math.nan}, r"tolerance is nan; expected a relative error >= 0"),
         ({"path": "decode"}, r"unknown path of toy 'decode'; expected one of: \(it declares neither"),
         (
@@ -371,6 +372,25 @@ def test_an_agreement_that_says_little_says_so() -> None:
 def test_wrong_use_says_what_to_do(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         compare(**{"model_a": toy(), "model_b": toy(), "tokens": TOKENS, "loops": 2, **arguments})
+
+
+def test_models_of_different_sizes_are_refused_before_one_is_given_the_states_of_the_other() -> None:
+    small, wide = (transformer(d_model=d).looped() for d in (32, 64))
+    with pytest.raises(
+        InputError, match=r"H_0 are \(\d+, \d+, 32\) in a and \(\d+, \d+, 64\) in b; expected one shape"
+    ):
+        compare(small, wide, some_tokens())
+
+
+def test_a_model_that_cannot_run_as_many_loops_says_how_many() -> None:
+    gains = [1.0, 2.0]
+    short = dataclasses.replace(toy(lambda h, c, k: gains[k - 1] * h), trained_loops=2)
+    with pytest.raises(
+        InputError, match=r"model b \(toy\) does not run for 4 loops \(IndexError: .*it is trained with 2"
+    ):
+        compare(toy(), short, TOKENS, loops=4)
+    with pytest.raises(IndexError):  # a fault within the loops that it is made for is its own
+        compare(toy(), dataclasses.replace(short, trained_loops=4), TOKENS, loops=4)
 
 
 def test_a_path_and_another_loop_count_do_not_go_together() -> None:
