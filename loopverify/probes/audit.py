@@ -31,6 +31,7 @@ from loopverify.probes.norms import token_norms
 from loopverify.probes.readonly import untouched
 from loopverify.probes.record import Audit
 from loopverify.probes.sweep import HALF, Exit, exit_sweep
+from loopverify.probes.targets import check_targets
 from loopverify.probes.visibility import Signal, overall, seen_by, signals
 
 __all__ = ["audit"]
@@ -250,10 +251,4 @@ def _check(model: object, tokens: Tensor, targets: object, loops: object, object
         )
     if not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise InputError(f"seed is {seed!r}; expected an integer in 0..2^63 - 1")
-    shape = getattr(tokens, "shape", None)  # what else tokens must be, unroll says
-    if not isinstance(targets, Tensor) or targets.dtype != torch.int64 or targets.shape != shape:
-        seen = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else type(targets).__name__
-        raise InputError(
-            f"targets are {seen}; expected int64 of the tokens' shape, {tuple(shape or ())}: one next token for every "
-            f"token ({IGNORE} leaves one out)"
-        )
+    check_targets(targets, tokens)
