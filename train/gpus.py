@@ -1,4 +1,4 @@
-"""What named GPUs can do at best, from the data sheets of their makers: for estimates, and for the share that is used."""
+"""What named GPUs can do at best, by the data sheets of their makers: for estimates, and for the share that is used."""
 
 from __future__ import annotations
 

@@ -92,8 +92,9 @@ class DecoderLayer(nn.Module):
     def mlp(self, state: Tensor, context: Context) -> Tensor:
         return self._added(self.mlp_mix(self.mlp_norm(state)), self.mlp_out_norm)
 
-    def _added(self, mixed: Tensor, norm: nn.Module | None) -> Tensor:
-        added: Tensor = self.drop(mixed if norm is None else norm(mixed))
+    def _added(self, mixed: Tensor, norm: nn.RMSNorm | None) -> Tensor:
+        # In the dtype of its gain: RMSNorm is not fused for another one, such as autocast's.
+        added: Tensor = self.drop(mixed if norm is None else norm(mixed.to(norm.weight.dtype)))
         return added
 
 
