@@ -1,6 +1,7 @@
 """`python -m train --preset tiny --loss per_loop --readout rmsnorm --seed 0`: train one run into the store.
 
-`python -m train reproduce T12 --preset tiny` trains what a table of the paper needs and prints it beside the paper's.
+`python -m train reproduce T12 --preset tiny` trains what a table of the paper needs and prints it beside the paper's;
+`python -m train dry-run --preset 44m --gpu H100` prints what a run would take.
 """
 
 from __future__ import annotations
@@ -8,23 +9,31 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
 
+from loopverify.cli.folder import runs_folder
 from loopverify.errors import LoopverifyError
-from train import reproduce
+from train import dry_run, reproduce
+from train.checkpoint import open_checkpoint
+from train.distributed import joined
+from train.execution import Execution, Precision
+from train.hardware import use_device, use_precision
+from train.keeper import Keeping
 from train.loop import DivergedError, Event
+from train.preemption import PREEMPTED, PreemptedError, Preemption
 from train.presets import preset
-from train.run import ensure, result, use_device
+from train.run import ensure, result
 from train.spec import PAPER_PENALTY, RunSpec
-from train.store import RunStore
+from train.store import RunStore, StoredRun
 from train.watch import RunBar
 
 HELD, FELL_SHORT, WRONG_USE = 0, 1, 2
+COMMANDS = {"dry-run": dry_run.main, "reproduce": reproduce.main}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +51,28 @@ class Arguments:
     seed: int = 0
     penalty: float | None = None
     """Weight of the norm penalty (0.01 in the paper); giving it adds +penalty to the loss."""
-    runs: Path = Path("runs")
+    runs: Annotated[Path, tyro.conf.arg(constructor=runs_folder, metavar="DIR")] = Path("runs")
     """Folder of the run store."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     data: str | None = None
     """auto, sotu, pydoc, wikitext103, or a text file or folder; the preset's own when omitted."""
     steps: int | None = None
     """Optimizer steps; the preset's own when omitted."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the forwards: bfloat16 autocast on a GPU that has it, float32 on a CPU."""
+    micro_batch: int | None = None
+    """Windows computed at once, gradients being summed up to the preset's batch; as many as fit when omitted."""
+    compile: bool = False
+    """Compile the block with torch.compile, once for every loop."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """How the processes of torchrun hold the model: each a copy, or each a shard."""
+    checkpoint_every: float = 60.0
+    """Seconds between checkpoints, from which the same command goes on after any end."""
+    continue_from: Path | None = None
+    """A checkpoint, <runs>/partial/<key>/step-<N>, of the same run at another number of processes."""
     progress: Literal["bar", "json", "none"] = "bar"
 
-    def spec(self, device: str) -> RunSpec:
+    def spec(self, device: str, precision: Precision | None, ranks: int) -> RunSpec:
         """The run these arguments name."""
         penalized = self.penalty is not None and "+penalty" not in self.loss
         return RunSpec(
@@ -62,38 +83,65 @@ class Arguments:
             seed=self.seed,
             penalty=PAPER_PENALTY if self.penalty is None else self.penalty,
             device=device,
+            execution=Execution(
+                ranks=ranks,
+                parallel=self.parallel if ranks > 1 else None,
+                micro_batch=self.micro_batch,
+                compiled=self.compile,
+                precision=precision,
+            ),
         )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0: the run is in the store; 1: it diverged; 2: wrong use. After 'reproduce': `train.reproduce`."""
+    """Exit status 0: the run is in the store; 1: it diverged; 2: wrong use; 75: it was asked to stop and can go on.
+
+    After one of `COMMANDS`: as its module says.
+    """
     argv = sys.argv[1:] if argv is None else argv
-    if argv[:1] == ["reproduce"]:
-        return reproduce.main(argv[1:])
+    if argv and argv[0] in COMMANDS:
+        return COMMANDS[argv[0]](argv[1:])
     arguments = tyro.cli(Arguments, args=argv, prog="python -m train")
     console = Console(stderr=True, emoji=False)
     try:
-        device, reason = use_device(arguments.device)
-        spec = arguments.spec(device)
-        store = RunStore(arguments.runs)
-        _run(arguments, spec, store, console, reason)
+        with Preemption().listening() as preemption:
+            _run(arguments, preemption, console)
     except DivergedError as error:
         console.print(f"diverged: {error}", markup=False, soft_wrap=True)
         return FELL_SHORT
+    except PreemptedError as error:
+        console.print(f"{error}", markup=False, soft_wrap=True)
+        return PREEMPTED
     except LoopverifyError as error:
         console.print(f"error: {error}", markup=False, soft_wrap=True)
         return WRONG_USE
     return HELD
 
 
-def _run(arguments: Arguments, spec: RunSpec, store: RunStore, console: Console, reason: str) -> None:
-    say: Callable[[str], None] = lambda text: console.print(text, markup=False, soft_wrap=True)  # noqa: E731
-    if arguments.progress == "json":
-        ensure(spec, store, _print_json, say)
-        return
-    say(f"{spec.label} of preset {spec.preset.name} on {reason}")
-    with RunBar(console, quiet=arguments.progress == "none") as bar:
-        stored = ensure(spec, store, bar.event, say)
+def _run(arguments: Arguments, preemption: Preemption, console: Console) -> None:
+    store = RunStore(arguments.runs)
+    device, device_reason = use_device(arguments.device)
+    precision, precision_reason = use_precision(arguments.precision, device)
+    start = None if arguments.continue_from is None else open_checkpoint(arguments.continue_from)
+    keeping = Keeping(every=arguments.checkpoint_every, preemption=preemption, start=start)
+    with joined(device) as ranks:
+        spec = arguments.spec(device, precision, ranks.count)
+        if start is not None:
+            spec = replace(spec, continued=start.digest)
+        if not ranks.first:
+            ensure(spec, store, _nobody, _nobody, keeping=keeping, ranks=ranks)
+            return
+        say: Callable[[str], None] = lambda text: console.print(text, markup=False, soft_wrap=True)  # noqa: E731
+        if arguments.progress == "json":
+            ensure(spec, store, _print_json, say, keeping=keeping, ranks=ranks)
+            return
+        say(f"{spec.label} of preset {spec.preset.name} on {device_reason}; {precision_reason}")
+        with RunBar(console, quiet=arguments.progress == "none") as bar:
+            stored = ensure(spec, store, bar.event, say, keeping=keeping, ranks=ranks)
+    _tell(stored, spec, say)
+
+
+def _tell(stored: StoredRun, spec: RunSpec, say: Callable[[str], None]) -> None:
     run = result(stored)
     last = spec.preset.loops
     exits = " ".join(f"{run.metrics[f'ce@{k}']:.3f}" for k in range(1, last + 1))
@@ -101,6 +149,10 @@ def _run(arguments: Arguments, spec: RunSpec, store: RunStore, console: Console,
     say(f"held-out cross-entropy at exits 1..{last} (nats a token): {exits}")
     say(f"mean tokenwise norm ||H_k||_2 at loops 1..{last}:          {norms}")
     say(f"stored in {stored.path}")
+
+
+def _nobody(told: object) -> None:
+    """The first of several processes speaks for all."""
 
 
 def _print_json(event: Event) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,9 +14,12 @@ from safetensors.torch import save_file
 
 from loopverify import __version__
 from loopverify.claims import Run
-from loopverify.errors import InputError
+from train.checkpoint import Checkpoints
 from train.data import Corpus, load_corpus
-from train.loop import Event, Report, train
+from train.distributed import ALONE, Ranks
+from train.hardware import dtype_of, use_device
+from train.keeper import Keeper, Keeping
+from train.loop import DivergedError, Report, train
 from train.spec import RunSpec
 from train.store import CorruptRunError, RunStore, StoredRun
 
@@ -23,17 +27,6 @@ __all__ = ["ensure", "find", "history", "open_corpus", "result", "use_device"]
 
 RESULT, METRICS, MODEL = "result.json", "metrics.jsonl", "model.safetensors"
 Say = Callable[[str], None]
-
-
-def use_device(name: str) -> tuple[str, str]:
-    """The kind of device to run on and the reason; `name` is 'auto', 'cpu' or 'cuda'."""
-    if name == "auto":
-        if torch.cuda.is_available():
-            return "cuda", f"cuda: found {torch.cuda.get_device_name()}; bfloat16 autocast"
-        return "cpu", "cpu: torch sees no CUDA device; float32"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("device is 'cuda', but torch sees no CUDA device; expected 'cpu', or 'auto' for what there is")
-    return name, f"{name}: as asked"
 
 
 def open_corpus(spec: RunSpec, store: RunStore) -> Corpus:
@@ -51,43 +44,65 @@ def find(spec: RunSpec, store: RunStore, corpus: Corpus, say: Say = print) -> St
         return None
 
 
-def ensure(spec: RunSpec, store: RunStore, report: Report, say: Say = print) -> StoredRun:
-    """The stored run of `spec`; trained first when missing. Safe under several processes: one trains, others wait."""
+def ensure(
+    spec: RunSpec,
+    store: RunStore,
+    report: Report,
+    say: Say = print,
+    *,
+    keeping: Keeping | None = None,
+    ranks: Ranks = ALONE,
+) -> StoredRun:
+    """The stored run of `spec`; trained first when missing, from its last checkpoint if it has one.
+
+    Safe under several processes: one trains, others wait. `ranks` of one run all call this; the first reads and writes.
+
+    Raises:
+        DivergedError, OutOfMemoryError, PreemptedError: as `train.loop.train`; a run that diverged keeps no checkpoint.
+    """
     if spec.preset.threads is not None:
         torch.set_num_threads(spec.preset.threads)
     corpus = open_corpus(spec, store)
     determinants = spec.determinants(corpus.digest)
-    with store.lock(determinants):
-        found = find(spec, store, corpus, say)
-        return found if found is not None else _train_into(store, spec, corpus, report)
-
-
-def _train_into(store: RunStore, spec: RunSpec, corpus: Corpus, report: Report) -> StoredRun:
-    determinants = spec.determinants(corpus.digest)
-    facts = _facts(spec, corpus)
-    with store.create(determinants, facts) as folder:
-        with (folder / METRICS).open("w", encoding="utf-8") as lines:
-
-            def log(event: Event) -> None:
-                lines.write(json.dumps(event) + "\n")
-                report(event)
-
-            # The log is a whole experiment: what ran, with what and on what, comes first.
-            lines.write(json.dumps({"event": "start", "spec": determinants, "facts": facts}) + "\n")
-            module, metrics = train(spec, corpus, log)
-        save_file({name: t.contiguous() for name, t in _unshared(module.state_dict()).items()}, folder / MODEL)
-        run = Run(
-            preset=spec.preset.name,
-            condition=spec.condition,
-            seed=spec.seed,
-            metrics=metrics,
-            facts=facts,
-            key=store.key(determinants),
-        )
-        (folder / RESULT).write_text(run.to_json(), encoding="utf-8")
-    stored = store.get(determinants)
+    ranks.require_equal({**determinants, **determinants["preset"], "preset": spec.preset.name, "data": corpus.digest})
+    keeping = keeping or Keeping()
+    checkpoints = Checkpoints(store.root, store.key(determinants), ranks=ranks, keep=keeping.keep)
+    with store.lock(determinants) if ranks.first else nullcontext():
+        found = find(spec, store, corpus, say) if ranks.first else None
+        if not ranks.told(found is not None):
+            keeper = Keeper(checkpoints, determinants, keeping, report, say)
+            with keeping.preemption.deferred():
+                _train_into(store, spec, corpus, keeper, ranks, say)
+        checkpoints.clear()
+    ranks.together(lambda: None)  # what the first has stored is now there for all
+    stored = found or store.get(determinants)
     assert stored is not None
     return stored
+
+
+def _train_into(store: RunStore, spec: RunSpec, corpus: Corpus, keeper: Keeper, ranks: Ranks, say: Say) -> None:
+    determinants, facts = spec.determinants(corpus.digest), _facts(spec, corpus)
+    # The log is a whole experiment: what ran, with what and on what, comes first.
+    keeper.note({"event": "start", "spec": determinants, "facts": facts})
+    try:
+        weights, metrics = train(spec, corpus, keeper.report, keeper=keeper, ranks=ranks, say=say)
+    except DivergedError:
+        keeper.forget()  # from any checkpoint it would diverge again
+        raise
+    if not ranks.first:
+        return
+    run = Run(
+        preset=spec.preset.name,
+        condition=spec.condition,
+        seed=spec.seed,
+        metrics=metrics,
+        facts=facts,
+        key=store.key(determinants),
+    )
+    with store.create(determinants, facts) as folder:
+        (folder / METRICS).write_text(keeper.log(), encoding="utf-8")
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / MODEL)
+        (folder / RESULT).write_text(run.to_json(), encoding="utf-8")
 
 
 def result(stored: StoredRun) -> Run:
@@ -108,16 +123,10 @@ def _facts(spec: RunSpec, corpus: Corpus) -> dict[str, str]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": gpu or f"{platform.processor() or platform.machine()} ({os.cpu_count()} cores)",
-        "dtype": "bfloat16 autocast" if spec.device == "cuda" else "float32",
+        "dtype": dtype_of(spec.device, spec.execution.precision),
         "threads": str(torch.get_num_threads()),
         "text": corpus.name,
         "train tokens": str(len(corpus.train)),
         "held-out tokens": str(len(corpus.held_out)),
         "vocabulary": str(corpus.vocab_size),
     }
-
-
-def _unshared(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """One name for each memory: safetensors refuses a tied head stored twice."""
-    by_memory = {tensor.data_ptr(): (name, tensor) for name, tensor in reversed(list(state.items()))}
-    return dict(reversed(by_memory.values()))

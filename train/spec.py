@@ -14,6 +14,7 @@ import loopverify
 from loopverify.errors import InputError, unknown
 from loopverify.models import READOUTS, RECURRENCES, LoopedTransformer, TransformerConfig
 from loopverify.objectives import Objective, named
+from train.execution import ORDINARY, Execution
 from train.presets import Preset
 
 __all__ = ["PAPER_PENALTY", "RunSpec", "code_digest"]
@@ -31,6 +32,9 @@ _DETERMINING = (
     "train/data",
     "train/evaluate.py",
     "train/loop.py",
+    "train/state.py",
+    "train/stepper.py",
+    "train/trainee.py",
 )
 
 
@@ -48,6 +52,10 @@ class RunSpec:
     penalty: float = PAPER_PENALTY
     device: str = "cpu"
     """'cpu' or 'cuda': the kind of device, since results differ between kinds."""
+    execution: Execution = ORDINARY
+    """How its steps are computed."""
+    continued: str | None = None
+    """Digest of the checkpoint of another execution that the run starts from; None: from the first step."""
 
     def __post_init__(self) -> None:
         named(self.loss, penalty=self.penalty)  # refuses unknown losses and weights
@@ -113,6 +121,9 @@ class RunSpec:
             "data": data_digest,
             "code": code_digest(),
             "torch": torch.__version__,
+            # Only where they are not what they always were, so that keys of old runs stay.
+            **({"execution": execution} if (execution := self.execution.determinants()) else {}),
+            **({"continued": self.continued} if self.continued is not None else {}),
         }
 
 

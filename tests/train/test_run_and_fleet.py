@@ -18,8 +18,9 @@ from safetensors.torch import load_file
 from loopverify.errors import InputError
 from train.__main__ import main
 from train.fleet import ensure_all, workers_for
+from train.hardware import use_device
 from train.presets import preset
-from train.run import ensure, history, result, use_device
+from train.run import ensure, history, result
 from train.spec import RunSpec
 from train.store import RunStore
 
