@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from loopverify.claims.claim import Bound, Claim, Comparison
 from loopverify.claims.depth import FIGURE_7, TABLE_5, TABLE_11, TABLE_14
+from loopverify.claims.depth_use import DEPTH_USE, FIRST_EXIT, HOPS
 from loopverify.claims.evaluate import evaluate
 from loopverify.claims.evidence import VERDICTS, Evidence, Measured, Verdict
 from loopverify.claims.mitigations import APPENDIX_16
@@ -28,6 +29,8 @@ from loopverify.errors import unknown
 
 __all__ = [
     "CLAIMS",
+    "FIRST_EXIT",
+    "HOPS",
     "VERDICTS",
     "Bound",
     "Claim",
@@ -44,7 +47,7 @@ __all__ = [
 
 _TABLES = (
     *(TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7, TABLE_8, TABLE_10, TABLE_11, TABLE_12, TABLE_13, TABLE_14),
-    *(APPENDIX_16, FIGURE_5, FIGURE_7),
+    *(APPENDIX_16, FIGURE_5, FIGURE_7, DEPTH_USE),
 )
 CLAIMS: Mapping[str, Claim] = MappingProxyType({claim.id: claim for table in _TABLES for claim in table})
 """Every claim by its id."""

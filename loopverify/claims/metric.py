@@ -23,6 +23,7 @@ _KINDS = {
     "rms": ("rms", "rms(H_{k})"),
     "ce": ("nats", "CE({k})"),
     "ppl": ("", "PPL({k})"),
+    "ce_matched": ("nats", "CE({k}) at an equal first exit"),
     "ce_run": ("nats", "CE of a run of {k} loops"),
     "r": ("", "r_{k}"),
     "r_over_floor": ("×", "r_{k} / rounding floor"),
