@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from loopverify.objectives.compose import ADDITIONS, GATED, LOSSES, Objective, Terms, named
-from loopverify.objectives.terms import exit_entropy, exit_weighted, latent_distance, norm_penalty, per_loop, terminal
+from loopverify.objectives.terms import (
+    exit_entropy,
+    exit_weighted,
+    latent_distance,
+    norm_penalty,
+    per_loop,
+    terminal,
+    weighted_exits,
+)
 
 __all__ = [
     "ADDITIONS",
@@ -18,4 +26,5 @@ __all__ = [
     "norm_penalty",
     "per_loop",
     "terminal",
+    "weighted_exits",
 ]

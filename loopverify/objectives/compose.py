@@ -7,19 +7,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from loopverify.errors import InputError, unknown
 from loopverify.looped import Trace
+from loopverify.objectives.chunked import check_chunk_tokens
 from loopverify.objectives.terms import exit_entropy, exit_weighted, latent_distance, norm_penalty, per_loop, terminal
 
 __all__ = ["ADDITIONS", "GATED", "LOSSES", "Objective", "Term", "Terms", "named"]
 
 Term = Callable[[Trace, Tensor], Tensor]
 
-LOSSES: Mapping[str, Term] = MappingProxyType(
+
+class Placement(Protocol):
+    """A cross-entropy term in its two forms."""
+
+    def __call__(self, trace: Trace, targets: Tensor, *, chunk_tokens: int | None = None) -> Tensor: ...
+
+
+LOSSES: Mapping[str, Placement] = MappingProxyType(
     {"per_loop": per_loop, "terminal": terminal, "exit_weighted": exit_weighted}
 )
 """The cross-entropy placements that a name may begin with."""
@@ -57,7 +66,14 @@ class Objective:
         return not GATED.isdisjoint(self.terms)
 
 
-def named(name: str, *, penalty: float = 0.01, latent: float = 0.01, exit_entropy: float = 0.1) -> Objective:
+def named(
+    name: str,
+    *,
+    penalty: float = 0.01,
+    latent: float = 0.01,
+    exit_entropy: float = 0.1,
+    chunk_tokens: int | None = None,
+) -> Objective:
     """The objective called `name`: a placement from `LOSSES`, then any of '+penalty' and '+latent'.
 
     Args:
@@ -65,15 +81,18 @@ def named(name: str, *, penalty: float = 0.01, latent: float = 0.01, exit_entrop
         latent: weight of the latent loss; the penalty's, which it is itself where targets embed to zero.
         exit_entropy: weight of the entropy that 'exit_weighted' rewards, beta; 0.1 as in Ouro's first stage
             (arXiv:2510.25741; 0.05 in the later ones), 0 for none. Its part is -beta times the entropy.
+        chunk_tokens: how many tokens' logits there are at once; None: those of all tokens and exits. The same values
+            and gradients to rounding, for one backward pass; see `weighted_exits`. 128 to 256 do on a CPU.
 
     Raises:
-        InputError: an unknown placement, an unknown or repeated addition, or a weight out of range among those that
-            are used.
+        InputError: an unknown placement, an unknown or repeated addition, a weight out of range among those that
+            are used, or chunk_tokens below 1.
     """
     placement, *additions = name.split("+")
     if placement not in LOSSES:
         raise unknown("loss", placement, LOSSES)
-    terms: dict[str, Term] = {placement: LOSSES[placement]}
+    check_chunk_tokens(chunk_tokens)
+    terms: dict[str, Term] = {placement: partial(LOSSES[placement], chunk_tokens=chunk_tokens)}
     if placement in GATED:
         terms |= _entropy_reward(exit_entropy)
     weights = {"penalty": penalty, "latent": latent}

@@ -5,12 +5,15 @@ Targets are (B, T) int64, the next token of every token; `IGNORE` leaves one out
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from loopverify.errors import InputError
 from loopverify.looped import Trace
+from loopverify.objectives.chunked import weighted_sum
 
 __all__ = [
     "IGNORE",
@@ -21,6 +24,7 @@ __all__ = [
     "norm_penalty",
     "per_loop",
     "terminal",
+    "weighted_exits",
 ]
 
 IGNORE = -100
@@ -32,17 +36,18 @@ def exit_cross_entropy(trace: Trace, targets: Tensor, loop: int) -> Tensor:
     return _cross_entropy(trace, targets, loop, "mean")
 
 
-def terminal(trace: Trace, targets: Tensor) -> Tensor:
+def terminal(trace: Trace, targets: Tensor, *, chunk_tokens: int | None = None) -> Tensor:
     """Cross-entropy of the last exit only (nats a token)."""
-    return exit_cross_entropy(trace, targets, trace.loops)
+    return weighted_exits(trace, targets, {trace.loops: 1.0}, chunk_tokens=chunk_tokens)
 
 
-def per_loop(trace: Trace, targets: Tensor) -> Tensor:
+def per_loop(trace: Trace, targets: Tensor, *, chunk_tokens: int | None = None) -> Tensor:
     """Mean over the K exits of their cross-entropies (nats a token); Sharma & Vu 2026, section 3."""
-    return torch.stack([exit_cross_entropy(trace, targets, k) for k in range(1, trace.loops + 1)]).mean()
+    weights = dict.fromkeys(range(1, trace.loops + 1), 1 / trace.loops)
+    return weighted_exits(trace, targets, weights, chunk_tokens=chunk_tokens)
 
 
-def exit_weighted(trace: Trace, targets: Tensor) -> Tensor:
+def exit_weighted(trace: Trace, targets: Tensor, *, chunk_tokens: int | None = None) -> Tensor:
     """Expected cross-entropy of the exit a token takes, E[Σ_k p_k CE_k] (nats a token), with the model's own p.
 
     Ouro's first stage (arXiv:2510.25741) is this less a weighted `exit_entropy`; Sharma & Vu 2026, appendix 16.
@@ -50,8 +55,36 @@ def exit_weighted(trace: Trace, targets: Tensor) -> Tensor:
     Raises:
         InputError: the model declares no exit probabilities.
     """
-    losses = [_cross_entropy(trace, targets, k, "none").view(targets.shape) for k in range(1, trace.loops + 1)]
-    return _mean_over((_exit_probabilities(trace) * torch.stack(losses, -1)).sum(-1), targets)
+    weights = dict(enumerate(_exit_probabilities(trace).unbind(-1), start=1))
+    return weighted_exits(trace, targets, weights, chunk_tokens=chunk_tokens)
+
+
+def weighted_exits(
+    trace: Trace, targets: Tensor, weights: Mapping[int, float | Tensor], *, chunk_tokens: int | None = None
+) -> Tensor:
+    """Weighted sum of the cross-entropies of any exits, Σ_k E[w_k CE_k] (nats a token).
+
+    Args:
+        weights: exit (1..K) -> its weight, a number or one for each token (B, T), which may have a gradient.
+        chunk_tokens: form values and gradients together, chunk by chunk of as many tokens, so that the logits of one
+            chunk are the only ones there are (see `objectives.chunked`): the same to rounding, differentiable once,
+            for one backward pass. None: the plain form, which keeps the logits of all exits.
+
+    Raises:
+        InputError: targets of another form, an exit that there is not, or chunk_tokens below 1.
+    """
+    _check_targets(trace, targets)
+    if unknown := weights.keys() - range(1, trace.loops + 1):
+        raise InputError(f"weights for the exits {sorted(unknown)} of {trace.loops} loops; expected 1..{trace.loops}")
+    if chunk_tokens is None:
+        exits = [
+            weight * _cross_entropy(trace, targets, k, "none").view(targets.shape) for k, weight in weights.items()
+        ]
+        return _mean_over(torch.stack(exits).sum(0), targets)
+    counts = targets != IGNORE
+    one = _at_least_float32(trace.states[-1]).new_ones(())
+    by_token = {k: (weight * one).where(counts, 0.0) for k, weight in weights.items()}
+    return weighted_sum(trace, targets.where(counts, 0), by_token, chunk_tokens) / counts.sum()
 
 
 def exit_entropy(trace: Trace, targets: Tensor) -> Tensor:
