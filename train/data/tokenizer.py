@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -66,10 +66,15 @@ class Tokenizer:
         Raises:
             InputError: vocab_max < 2, min_freq < 1, or no token that is frequent enough.
         """
-        check_size(vocab_max=vocab_max, min_freq=min_freq)
         counts: Counter[str] = Counter()
         for text in texts:
             counts.update(find_tokens(text))
+        return cls.of_counts(counts, vocab_max=vocab_max, min_freq=min_freq)
+
+    @classmethod
+    def of_counts(cls, counts: Mapping[str, int], *, vocab_max: int, min_freq: int) -> Tokenizer:
+        """As `fit`, from how often each token occurs."""
+        check_size(vocab_max=vocab_max, min_freq=min_freq)
         if not counts:
             raise InputError("the text has no token to fit a vocabulary to; give a text with words")
         frequent = sorted((-n, token) for token, n in counts.items() if n >= min_freq)
@@ -92,9 +97,12 @@ class Tokenizer:
 
     def encode(self, text: str) -> NDArray[np.int64]:
         """Token ids (T,) of a text; tokens outside the vocabulary become 0."""
-        found = find_tokens(text)
+        return self.ids_of(find_tokens(text))
+
+    def ids_of(self, tokens: Sequence[str]) -> NDArray[np.int64]:
+        """The id (N,) of each of N tokens, 0 for those outside the vocabulary."""
         ids = self._ids
-        return np.fromiter((ids.get(token, 0) for token in found), dtype=np.int64, count=len(found))
+        return np.fromiter((ids.get(token, 0) for token in tokens), dtype=np.int64, count=len(tokens))
 
     def decode(self, ids: ArrayLike) -> str:
         """The text of token ids (T,): that which was encoded, but for dropped characters and `<unk>`s.

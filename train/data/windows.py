@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from loopverify.errors import InputError
+from train.data.shards import Tokens
 
 __all__ = ["Windows"]
 
@@ -26,10 +27,10 @@ class Windows:
     are not used.
     """
 
-    def __init__(self, tokens: Tensor, length: int, stride: int, *, name: str = "text") -> None:
+    def __init__(self, tokens: Tokens | Tensor, length: int, stride: int, *, name: str = "text") -> None:
         """
         Args:
-            tokens: (N,) integers.
+            tokens: a stream of N, on disk; or (N,) integers.
             length: T; the paper's is 256.
             stride: tokens between the starts of neighboring windows; the paper's is 128.
             name: what error messages call the stream.
@@ -40,9 +41,11 @@ class Windows:
         for what, value in (("length", length), ("stride", stride)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"{what} is {value!r}; expected an integer >= 1")
-        if not isinstance(tokens, Tensor) or tokens.ndim != 1 or tokens.dtype not in _INTEGERS:
-            seen = f"{tokens.dtype} {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
-            raise InputError(f"the tokens of the {name} are {seen}; expected an integer tensor of shape (N,)")
+        if not isinstance(tokens, Tokens):
+            if not isinstance(tokens, Tensor) or tokens.ndim != 1 or tokens.dtype not in _INTEGERS:
+                seen = f"{tokens.dtype} {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+                raise InputError(f"the tokens of the {name} are {seen}; expected an integer tensor of shape (N,)")
+            tokens = Tokens.of(tokens)
         if len(tokens) < length + 1:
             raise InputError(
                 f"the {name} has {len(tokens)} tokens; expected at least {length + 1}, which one window of "
@@ -106,7 +109,7 @@ class Windows:
         return (self._at(starts[first : first + size]) for first in range(0, count, size))
 
     def _at(self, starts: Tensor) -> tuple[Tensor, Tensor]:
-        taken = self.tokens[starts[:, None] + torch.arange(self.length + 1)].long()
+        taken = self.tokens.at(starts, self.length + 1)
         return taken[:, :-1].contiguous(), taken[:, 1:].contiguous()
 
 

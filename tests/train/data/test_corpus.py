@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import subprocess
@@ -10,14 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 from loopverify.errors import InputError
-from train.data import DataSpec, Tokenizer, load_corpus
+from train.data import DataSpec, load_corpus
+from train.data.sources import open_source
 from train.store import StoreError
 
-TOKENIZED = "tokens.safetensors"
+TOKENIZED = "held_out-00000.bin"
 
 
 @pytest.fixture
@@ -41,7 +43,9 @@ def test_the_tokens_are_those_of_the_text(spec: DataSpec, cache: Path) -> None:
     assert corpus.tokenizer.decode(corpus.train) == "".join(f"shared word{i} shared word{i}\n" for i in kept)
     # The vocabulary is that of the training half: it has never seen the words of the held-out documents.
     assert corpus.tokenizer.decode(corpus.held_out) == "shared <unk> shared <unk>\n" * 2
-    assert corpus.train.dtype == corpus.held_out.dtype == torch.int32
+    (shard,) = corpus.train.shards
+    assert isinstance(shard, np.memmap)  # nothing is read before it is looked at
+    assert shard.dtype == np.uint16
     assert corpus.vocab_size == 1 + 3 + 18  # <unk>; the word, the space and the line end they share; their own words
     assert (corpus.name, corpus.dropped, corpus.notice) == (spec.source, 0, None)
     assert corpus.characters == sum(len(f"shared word{i} shared word{i}\n") for i in range(20))
@@ -53,11 +57,10 @@ def test_a_second_start_tokenizes_nothing(spec: DataSpec, cache: Path, monkeypat
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("tokenized again")
 
-    monkeypatch.setattr(Tokenizer, "fit", refuse)
-    monkeypatch.setattr(Tokenizer, "encode", refuse)
+    monkeypatch.setattr("train.data.corpus.make_pieces", refuse)
     again = load_corpus(spec, cache)
-    assert torch.equal(again.train, first.train)
-    assert torch.equal(again.held_out, first.held_out)
+    assert np.array_equal(again.train, first.train)
+    assert np.array_equal(again.held_out, first.held_out)
     assert (again.tokenizer, again.digest) == (first.tokenizer, first.digest)
     assert (again.characters, again.dropped) == (first.characters, first.dropped)
 
@@ -79,6 +82,7 @@ def test_a_damaged_cache_is_never_used(
     spec: DataSpec, cache: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = load_corpus(spec, cache)
+    train, held_out = np.asarray(first.train), np.asarray(first.held_out)  # read before it is damaged
     (path,) = cache.glob(f"corpora/*/{TOKENIZED}")
     content = bytearray(path.read_bytes())
     if damage == "gone":
@@ -87,8 +91,8 @@ def test_a_damaged_cache_is_never_used(
         content[-1] ^= 1
         path.write_bytes(content if damage == "flipped" else content[:-1])
     again = load_corpus(spec, cache)
-    assert torch.equal(again.train, first.train)
-    assert torch.equal(again.held_out, first.held_out)
+    assert np.array_equal(again.train, train)
+    assert np.array_equal(again.held_out, held_out)
     (record,) = caplog.records
     assert re.search(rf"is corrupt: {TOKENIZED} .*\. Moved to .*corrupt.*; the text is tokenized again", record.message)
 
@@ -96,13 +100,13 @@ def test_a_damaged_cache_is_never_used(
 CHILD = """
 import sys
 from pathlib import Path
-from train.data import DataSpec, Tokenizer, load_corpus
-fit = Tokenizer.fit
+from train.data import DataSpec, corpus, load_corpus
+make_pieces = corpus.make_pieces
 def reported(*args, **kwargs):
     print("tokenizing", flush=True)
     sys.stdin.readline()  # until it is told to go on
-    return fit(*args, **kwargs)
-Tokenizer.fit = reported
+    return make_pieces(*args, **kwargs)
+corpus.make_pieces = reported
 print(load_corpus(DataSpec(source=sys.argv[1], vocab_max=64, min_freq=2), Path(sys.argv[2])).digest)
 """
 
@@ -113,7 +117,7 @@ def test_of_two_processes_one_tokenizes_and_the_other_waits(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("tokenized twice")
 
-    monkeypatch.setattr(Tokenizer, "fit", refuse)
+    monkeypatch.setattr("train.data.corpus.make_pieces", refuse)
     command = [sys.executable, "-c", CHILD, spec.source, str(cache)]
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child,
@@ -161,12 +165,26 @@ def test_dropped_characters_are_counted_and_said_aloud_where_they_matter(
     [
         ({"vocab_max": 1}, "vocab_max is 1; expected an integer >= 2"),
         ({"min_freq": 0}, "min_freq is 0; expected an integer >= 1"),
+        ({"parts": 0}, "parts is 0; expected an integer >= 1, or None for the whole text"),
         ({"source": " "}, "source is ' '; expected the name of a text, or a path"),
     ],
 )
 def test_a_spec_that_names_no_corpus_is_refused(changes: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
         replace(DataSpec(), **changes)
+
+
+def test_the_manifest_tells_the_source_the_tokenizer_and_the_counts(spec: DataSpec, cache: Path) -> None:
+    corpus = load_corpus(spec, cache)
+    (path,) = cache.glob("corpora/*/manifest.json")
+    told = json.loads(path.read_text())
+    assert told["spec"]["text"] == open_source(spec.source).digest
+    assert told["facts"]["tokenizer"] == corpus.tokenizer.digest
+    assert told["facts"]["documents"] == {"train": 18, "held_out": 2}
+    assert told["facts"]["tokens"] == {"train": 18 * 8, "held_out": 2 * 8}
+    assert set(told["files"]) == {"train-00000.bin", "held_out-00000.bin", "tokenizer.json"}
+    assert told["files"]["train-00000.bin"]["bytes"] == 2 * 18 * 8
+    assert list(cache.glob("pieces/*")) == []  # what is joined is not kept twice
 
 
 def test_a_failure_leaves_nothing_behind(spec: DataSpec, cache: Path) -> None:

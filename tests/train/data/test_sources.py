@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -67,72 +65,11 @@ def test_a_python_without_its_help_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         open_source("pydoc")
 
 
-ROWS = {
-    "train": [
-        "",
-        " = First = \n",
-        "",
-        " Text of it . \n",
-        " = = Section = = \n",
-        " More . \n",
-        "",
-        " = Second = \n",
-        " B \n",
-    ],
-    "validation": ["", " = Third = \n", " C \n", ""],
-    "test": [" = Never = \n", " D \n"],
-}
-
-
-class Rows(list[str]):
-    """As much of a `datasets.Dataset` as is asked for."""
-
-    def iter(self, batch_size: int) -> Iterator[dict[str, list[str]]]:
-        for first in range(0, len(self), batch_size):
-            yield {"text": self[first : first + batch_size]}
-
-
-def stub_of_datasets(load: object) -> ModuleType:
-    module = ModuleType("datasets")
-    module.load_dataset = load  # type: ignore[attr-defined]
-    return module
-
-
-def test_wikitext_is_read_by_article_and_keeps_its_own_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def load(*names: str) -> dict[str, Rows]:
-        asked.append(names)
-        return {half: Rows(rows) for half, rows in ROWS.items()}
-
-    monkeypatch.setitem(sys.modules, "datasets", stub_of_datasets(load))
-    found = open_source("wikitext103")
-    assert asked == [("Salesforce/wikitext", "wikitext-103-raw-v1")]
-    assert [d.text for d in found.train] == [
-        " = First = \n Text of it . \n = = Section = = \n More . \n",
-        " = Second = \n B \n",
-    ]
-    assert [d.text for d in found.held_out] == [" = Third = \n C \n"]
-
-
-def test_wikitext_without_its_library_or_a_connection_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'loopverify\[wikitext\]'"):
-        open_source("wikitext103")
-
-    def offline(*_: str) -> None:
-        raise ConnectionError("no route")
-
-    monkeypatch.setitem(sys.modules, "datasets", stub_of_datasets(offline))
-    with pytest.raises(
-        InputError, match=r"nor to be had \(ConnectionError: no route\). Load it once with a connection"
-    ):
-        open_source("wikitext103")
-
-
 def test_a_path_is_a_source_and_anything_else_lists_what_is(tmp_path: Path) -> None:
     (tmp_path / "some.txt").write_text("one two three", encoding="utf-8")
     assert open_source(str(tmp_path / "some.txt")).name == str(tmp_path / "some.txt")
-    with pytest.raises(InputError, match="unknown text 'wikitext'; expected one of auto, pydoc, sotu, wikitext103, or"):
+    with pytest.raises(
+        InputError, match="unknown text 'wikitext'; expected one of auto, fineweb, pydoc, sotu, wikitext103, or"
+    ):
         open_source("wikitext")
-    assert set(NAMED) == {"auto", "pydoc", "sotu", "wikitext103"}
+    assert set(NAMED) == {"auto", "fineweb", "pydoc", "sotu", "wikitext103"}
