@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from loopverify.claims import CLAIMS, Claim
+from loopverify.cli.folder import runs_folder
 from loopverify.errors import InputError, LoopverifyError
+from train.data.sources import open_source
+from train.hardware import use_device
 from train.presets import preset
-from train.run import use_device
 from train.store import RunStore
 from train.study import Study
 from train.verdicts import Verdicts
@@ -26,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--preset", default="tiny", help="tiny (default), small, 44m, 129m or 1.4b")
     group.addoption("--seeds", type=int, default=1, help="seeds a condition; 3 or more for evidence (default: 1)")
     group.addoption("--evidence", action="store_true", help="refuse seeds too few to test a claim")
-    group.addoption("--runs", type=Path, default=Path("runs"), help="folder of the run store (default: runs)")
+    group.addoption("--runs", default="runs", help="folder of the run store (default: runs)")
     group.addoption("--device", default="auto", choices=["auto", "cpu", "cuda"])
     group.addoption("--data", help="auto, sotu, pydoc, wikitext103, or a text file or folder")
     group.addoption("--steps", type=int, help="optimizer steps of a run, in place of the preset's")
@@ -38,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
         source, steps = config.getoption("--data"), config.getoption("--steps")
         chosen = preset(config.getoption("--preset"), source=source, steps=steps)
         device, _ = use_device(config.getoption("--device"))
-        store = RunStore(config.getoption("--runs"))
+        store = RunStore(runs_folder(config.getoption("--runs")))
         study = Study(preset=chosen, seeds=config.getoption("--seeds"), store=store, device=device)
         if (workers := config.getoption("--workers")) is not None and workers < 1:
             raise InputError(f"workers is {workers}; expected an integer >= 1")
@@ -49,6 +50,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[VERDICTS] = Verdicts(study)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """A text that cannot be had is wrong use, said before anything is trained, and not the failure of every claim."""
+    if session.config.option.collectonly:
+        return
+    try:
+        open_source(session.config.stash[VERDICTS].study.preset.data.source)
+    except LoopverifyError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
 @pytest.fixture(scope="session")
 def verdicts(request: pytest.FixtureRequest) -> Verdicts:
     """The study behind the selected claims, every run of theirs trained or found."""
@@ -56,7 +68,7 @@ def verdicts(request: pytest.FixtureRequest) -> Verdicts:
     claims = [item.callspec.params["claim"] for item in request.session.items if hasattr(item, "callspec")]
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
-        console = Console(file=sys.stdout)
+        console = Console(file=sys.stdout, emoji=False)
         with FleetBars(console) as bars:
             verdicts.train(claims, bars, request.config.getoption("--workers"), bars.say)
     return verdicts

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Annotated, Literal
 
@@ -16,11 +15,12 @@ from rich.table import Table as Grid
 
 from loopverify.claims import Run
 from loopverify.claims.metric import names, value
+from loopverify.cli.folder import runs_folder
 from loopverify.errors import LoopverifyError
+from train.hardware import use_device
 from train.layout import Column, Row, Table
 from train.measure import measured
 from train.presets import preset
-from train.run import use_device
 from train.store import RunStore
 from train.study import Study
 from train.tables import table
@@ -43,7 +43,7 @@ class Arguments:
     """tiny, small, 44m, 129m or 1.4b."""
     seeds: int = 1
     """Seeds a condition; cells are medians over them."""
-    runs: Path = Path("runs")
+    runs: Annotated[str, tyro.conf.arg(metavar="DIR")] = "runs"
     """Folder of the run store."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     data: str | None = None
@@ -57,13 +57,13 @@ class Arguments:
         """The study these arguments name."""
         chosen = preset(self.preset, source=self.data, steps=self.steps)
         device, _ = use_device(self.device)
-        return Study(preset=chosen, seeds=self.seeds, store=RunStore(self.runs), device=device)
+        return Study(preset=chosen, seeds=self.seeds, store=RunStore(runs_folder(self.runs)), device=device)
 
 
 def main(argv: Sequence[str]) -> int:
     """Exit status 0: printed; 1: a run failed, and its cells are empty; 2: wrong use."""
     arguments = tyro.cli(Arguments, args=list(argv), prog="python -m train reproduce")
-    errors = Console(stderr=True)
+    errors = Console(stderr=True, emoji=False)
     try:
         chosen, study = table(arguments.table), arguments.study()
         with FleetBars(errors) as bars:
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     except LoopverifyError as error:
         errors.print(f"error: {error}", markup=False, soft_wrap=True)
         return WRONG_USE
-    out = Console(width=None if sys.stdout.isatty() else WIDTH)
+    out = Console(width=None if sys.stdout.isatty() else WIDTH, emoji=False)
     out.print(chosen.title, markup=False, highlight=False)
     out.print(grid(chosen, runs, f"ours ({study.preset.name})"))
     out.print(_told(chosen, study), markup=False, highlight=False)

@@ -13,6 +13,7 @@ from loopverify.claims import CLAIMS, Evidence, evaluate
 from loopverify.errors import InputError
 from tests.loopverify.claims.made_up import met, missed, runs
 from train import verdicts
+from train.__main__ import main
 from train.known import KNOWN, Known
 from train.presets import PRESETS, preset
 from train.store import RunStore
@@ -53,12 +54,18 @@ def test_a_known_shortfall_is_expected_and_says_why(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_known_shortfall_that_holds_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Known(verdict="inconclusive", why="2 of 3 seeds", seeds=3)
+    known = Known(verdict="contradicted", why="0.001 nats", seeds=3)
     result, told = outcome(HELD, monkeypatch, known)
     assert result == "failed"
-    assert told.startswith("held, though known as inconclusive: take it off the list in train/known.py. held: ")
-    # One seed of a claim that is undecided over three can hold by chance.
+    assert told.startswith("held, though known as contradicted: take it off the list in train/known.py. held: ")
+    # One seed of a claim that three contradict can hold by chance.
     assert outcome(HELD, monkeypatch, known, seeds=1) == ("passed", "")
+
+
+def test_what_is_known_as_undecided_may_end_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Known(verdict="inconclusive", why="2 of 3 seeds", seeds=3)
+    assert outcome(HELD, monkeypatch, known) == ("passed", "")
+    assert outcome(MISSED, monkeypatch, known) == ("xfailed", "inconclusive: 2 of 3 seeds")
 
 
 def test_a_failed_run_fails_the_claims_on_its_condition_and_no_other() -> None:
@@ -98,12 +105,32 @@ def test_evidence_takes_seeds() -> None:
         study(4).require_evidence(0.01)
 
 
-def test_pytest_refuses_too_few_seeds_before_it_trains(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "train", "--seeds", "2", "--evidence"]
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--seeds", "2", "--evidence"], ["evidence asked of 2 seeds a condition", "use --seeds 3 or more"]),
+        (["--data", "absent.txt"], ["unknown text 'absent.txt'; expected one of auto, ", "or an existing path"]),
+        (["--runs", ""], ["--runs is ''; expected a folder for stored runs, such as runs, or . for the current one"]),
+    ],
+)
+def test_pytest_refuses_wrong_use_before_it_trains(tmp_path: Path, options: list[str], told: list[str]) -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "train", "-k", "T5"]
     done = subprocess.run(
-        [*command, "--runs", str(tmp_path / "runs")], cwd=ROOT, capture_output=True, text=True, check=False
+        [*command, "--runs", str(tmp_path / "runs"), *options], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "evidence asked of 2 seeds a condition" in done.stderr
-    assert "use --seeds 3 or more" in done.stderr
+    for words in told:
+        assert words in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("command", [[], ["reproduce", "T12"]], ids=["train", "reproduce"])
+def test_an_empty_name_is_no_run_store(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*command, "--runs", ""]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.startswith("error: --runs is ''; expected a folder for stored runs, such as runs, or . for the current")
+    assert not list(tmp_path.iterdir())

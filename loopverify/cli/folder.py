@@ -1,0 +1,22 @@
+"""The folder that a --runs names, on every command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loopverify.errors import InputError
+
+__all__ = ["runs_folder"]
+
+
+def runs_folder(text: str) -> Path:
+    """The folder of this name.
+
+    Raises:
+        InputError: an empty name, as of a shell's variable that is not set, which a path takes for the current folder.
+    """
+    if not text.strip():
+        raise InputError(
+            f"--runs is {text!r}; expected a folder for stored runs, such as runs, or . for the current one"
+        )
+    return Path(text)
