@@ -57,8 +57,12 @@ def raised(error: BaseException) -> str | None:
         return f"{type(error).__name__}: {error.msg}, at {error.filename}:{error.lineno}"
     if not frames:
         return None
-    last = "".join(traceback.format_exception_only(error)).strip()
-    return f"{last}, at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}"
+    return f"{_last_line(error)}, at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}"
+
+
+def _last_line(error: BaseException) -> str:
+    """Of a traceback: the type, and what it says if it says anything."""
+    return f"{type(error).__name__}: {told}" if (told := str(error).strip()) else type(error).__name__
 
 
 def _is_the_users(file: str) -> bool:
@@ -75,14 +79,15 @@ def _import(source: str, reference: str, search: Path | None) -> object:
             sys.path.insert(0, folder)
         return importlib.import_module(source)
     except ImportError as error:
+        told = raised(error) or str(error) or type(error).__name__
         raise InputError(
-            f"model {reference!r}: cannot import {source!r} ({raised(error) or error}); expected a module that Python "
+            f"model {reference!r}: cannot import {source!r} ({told}); expected a module that Python "
             "finds from the current folder or an installed package"
         ) from error
     except OSError as error:
         raise InputError(f"model {reference!r}: cannot read {source}: {error.strerror or error}") from error
     except (Exception, SystemExit) as error:  # an unguarded sys.exit() must not pass for a verdict
-        told = raised(error) or f"{type(error).__name__}: {error}"
+        told = raised(error) or _last_line(error)
         raise InputError(f"model {reference!r}: importing {source} raised {told}") from error
 
 
@@ -110,5 +115,5 @@ def _call(factory: object, reference: str) -> object:
     try:
         return factory()
     except (Exception, SystemExit) as error:
-        told = raised(error) or f"{type(error).__name__}: {error}"
+        told = raised(error) or _last_line(error)
         raise InputError(f"model {reference!r}: the factory, called without arguments, raised {told}") from error

@@ -9,18 +9,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import torch
 import tyro
-from rich.console import Console
 
 from loopverify.checks import check_looped_model
 from loopverify.checks.loading import load_model, raised
 from loopverify.claims import CLAIMS, Evidence, evaluate
 from loopverify.cli import views
 from loopverify.cli.doctor import diagnose
+from loopverify.cli.folder import runs_folder
 from loopverify.cli.runs import read_studies
+from loopverify.cli.screen import Screen
 from loopverify.cli.tokens import drawn_tokens, read_tokens
 from loopverify.errors import InputError, LoopverifyError
 from loopverify.looped import Looped
@@ -31,7 +32,6 @@ from loopverify.report import build
 __all__ = ["run"]
 
 HOLDS, FELL_SHORT, WRONG_USE = 0, 1, 2
-WIDTH = 100
 
 Model = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PKG.MOD:FACTORY")]
 File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
@@ -57,16 +57,16 @@ class Audit:
     json: File = None
     """Where to write the record."""
 
-    def run(self, out: Console) -> int:
+    def run(self, out: Screen) -> int:
         model = load_model(self.model, Path.cwd())
         batch = drawn_tokens(model, self.seed) if self.tokens is None else read_tokens(self.tokens, model)
         objective = named(self.objective, penalty=self.penalty)
         found = audit(model, batch.tokens, batch.targets, self.loops, objective, seed=self.seed)
-        _say(out, str(found))
-        _say(out, f"Input: {batch.source}.")
+        out.print(str(found))
+        out.print(f"Input: {batch.source}.")
         if self.tokens is None:
-            _say(
-                out, "Random tokens show what the loop carries, not how well it predicts: --tokens FILE for your text."
+            out.print(
+                "Random tokens show what the loop carries, not how well it predicts: --tokens FILE for your text."
             )
         _write(self.json, {"input": batch.source, **found.to_dict()})
         return FELL_SHORT if found.verdict == "blind_spot" else HOLDS
@@ -85,7 +85,7 @@ class Check:
     json: File = None
     """Where to write the records."""
 
-    def run(self, out: Console) -> int:
+    def run(self, out: Screen) -> int:
         expected = _expectations([text for group in self.expect for text in group])
         model = load_model(self.model, Path.cwd())
         _try_out(model)
@@ -93,7 +93,7 @@ class Check:
         out.print(*views.checks(results), sep="\n")
         counts = Counter(result.status for result in results)
         told = ", ".join(f"{count} {status}" for status, count in counts.items())
-        _say(out, f"{model.name}: {len(results)} checks, {told}")
+        out.print(f"{model.name}: {len(results)} checks, {told}")
         _write(self.json, [result.to_dict() for result in results])
         # Where every check was skipped, nothing was verified.
         return FELL_SHORT if {"failed", "error", "xpassed"} & counts.keys() or not counts["passed"] else HOLDS
@@ -103,7 +103,7 @@ class Check:
 class Doctor:
     """What this installation can do."""
 
-    def run(self, out: Console) -> int:
+    def run(self, out: Screen) -> int:
         out.print(views.findings(diagnose()))
         return HOLDS
 
@@ -112,25 +112,25 @@ class Doctor:
 class Claims:
     """List the papers' claims, or judge them on stored runs."""
 
-    runs: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    runs: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder that `pytest train` keeps its runs in."""
     json: File = None
     """Where to write the records."""
 
-    def run(self, out: Console) -> int:
+    def run(self, out: Screen) -> int:
         if self.runs is None:
             unjudged = [evaluate(claim, ()) for claim in CLAIMS.values()]
             out.print(views.claims(unjudged))
-            _say(out, f"{len(unjudged)} claims (sentences: --json FILE). To judge them: loopverify claims --runs DIR")
+            out.print(f"{len(unjudged)} claims (sentences: --json FILE). To judge them: loopverify claims --runs DIR")
             _write(self.json, [evidence.to_dict() for evidence in unjudged])
             return HOLDS
         judged: dict[str, tuple[Evidence, ...]] = {}
-        for study in read_studies(self.runs):
+        for study in read_studies(runs_folder(self.runs)):
             report = build(study.runs)
             judged[study.title] = report.evidence
             out.print(views.evidence(report.evidence, f"{study.title}, runs: {report.runs}"))
             told = ", ".join(f"{count} {verdict}" for verdict, count in report.counts.items())
-            _say(out, told + _lacking(report.evidence))
+            out.print(told + _lacking(report.evidence))
         _write(self.json, {title: [e.to_dict() for e in evidence] for title, evidence in judged.items()})
         verdicts = {e.verdict for evidence in judged.values() for e in evidence}
         return FELL_SHORT if "contradicted" in verdicts else HOLDS
@@ -149,9 +149,9 @@ def run(argv: Sequence[str] | None) -> int:
     """Parse `argv` and run its command; returns the exit status. Errors are told on stderr."""
     command = tyro.cli(Command, args=argv, prog="loopverify", description=_DESCRIPTION)
     try:
-        return command.run(_console(sys.stdout))
+        return command.run(Screen(sys.stdout))
     except LoopverifyError as error:
-        return _wrong(str(error))
+        return _wrong(str(error) or type(error).__name__)
     except Exception as error:
         # A fault of ours rather than of the user's code deserves its traceback.
         told = raised(error)
@@ -159,17 +159,8 @@ def run(argv: Sequence[str] | None) -> int:
 
 
 def _wrong(told: str) -> int:
-    _say(_console(sys.stderr), f"error: {told}")
+    Screen(sys.stderr).print(f"error: {told}")
     return WRONG_USE
-
-
-def _console(file: TextIO) -> Console:
-    console = Console(file=file)
-    return Console(file=file, width=min(WIDTH, console.width) if console.is_terminal else WIDTH)
-
-
-def _say(out: Console, text: str) -> None:
-    out.print(text, markup=False, highlight=False)
 
 
 def _lacking(judged: Sequence[Evidence]) -> str:

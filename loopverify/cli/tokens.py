@@ -41,7 +41,8 @@ def read_tokens(path: Path, model: Looped) -> Batch:
     two dimensions), or any other name for a text with one sequence of integers a line.
 
     Raises:
-        InputError: no such file, another content, sequences of different lengths or of fewer than two tokens.
+        InputError: no such file, another content, sequences of different lengths or of fewer than two tokens, or
+            a token outside the model's vocabulary.
     """
     try:
         sequences = _sequences(path)
@@ -55,20 +56,41 @@ def read_tokens(path: Path, model: Looped) -> Batch:
     lengths = {len(sequence) for sequence in sequences}
     if len(lengths) != 1 or min(lengths) < 2:
         told = ", ".join(map(str, sorted(lengths))) or "no sequence at all"
-        raise InputError(f"the sequences in {path} have lengths {told}; expected one length of at least 2 tokens")
+        raise InputError(
+            f"the sequences in {path} have lengths {told}; expected one length of at least 2 tokens: a sequence of "
+            "T + 1 gives T tokens and, one further on, their T targets. Cut or join them to one length"
+        )
     tokens = torch.tensor(sequences, dtype=torch.int64)
+    _check_vocabulary(tokens, path, _vocabulary(model, seed=0))
     return Batch.of(tokens, f"{len(sequences)} × {tokens.shape[1] - 1} tokens from {path}", model)
 
 
 def drawn_tokens(model: Looped, seed: int) -> Batch:
     """Random tokens of the model's vocabulary, whose size is read from the logits where the model does not say it."""
-    size = model.vocab_size
-    if size is None:
-        with untouched(model, seed), torch.no_grad():
-            size = unroll(model, torch.zeros(1, 1, dtype=torch.int64, device=_device(model)), 1).logits(1).shape[-1]
+    size = _vocabulary(model, seed)
     sequences = torch.randint(size, (BATCH, TOKENS + 1), generator=torch.Generator().manual_seed(seed))
     source = f"{BATCH} × {TOKENS} tokens drawn at random (seed {seed}) from a vocabulary of {size}"
     return Batch.of(sequences, source, model)
+
+
+def _vocabulary(model: Looped, seed: int) -> int:
+    """V, read from the logits where the model does not say it."""
+    if model.vocab_size is not None:
+        return model.vocab_size
+    with untouched(model, seed), torch.no_grad():
+        return unroll(model, torch.zeros(1, 1, dtype=torch.int64, device=_device(model)), 1).logits(1).shape[-1]
+
+
+def _check_vocabulary(sequences: Tensor, path: Path, size: int) -> None:
+    """The last token of a sequence is a target only, of which the model would complain by another name."""
+    outside = (sequences < 0) | (sequences >= size)
+    if bool(outside.any()):
+        row, place = (int(index) for index in outside.nonzero()[0])
+        found = int(sequences[row, place])
+        raise InputError(
+            f"token {place + 1} of sequence {row + 1} in {path} is {found}; expected 0..{size - 1} for a "
+            f" vocabulary of {size}. Was the text encoded with this model's tokenizer?"
+        )
 
 
 def _device(model: Looped) -> torch.device:

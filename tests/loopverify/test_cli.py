@@ -20,6 +20,8 @@ from loopverify.claims import CLAIMS, Bound, Run
 from loopverify.cli import main
 
 MODELS = """
+import dataclasses
+import functools
 import torch
 from torch import nn
 from loopverify import Looped
@@ -60,6 +62,24 @@ def wants_arguments(size):
 
 def raises():
     raise RuntimeError("no [weights] here")
+
+def raises_without_a_word():
+    raise ValueError()
+
+raises_in_c_without_a_word = functools.partial(next, iter(()))
+
+def exits_without_a_word():
+    raise SystemExit
+
+def step_without_a_word():
+    view = hidden().looped()
+    def step(state, context, loop):
+        raise AssertionError
+    return Looped(embed=view.embed, step=step, readout=view.readout, trained_loops=2)
+
+def words():
+    view = hidden().looped()
+    return dataclasses.replace(view, name=":smile: [bold]x[/bold]")
 
 def broken_step():
     view = hidden().looped()
@@ -156,11 +176,19 @@ def test_tokens_are_read_from_every_form(cli: Cli, folder: Path, name: str) -> N
         ("a.json", "{1", "the tokens in a.json are not integers"),
         ("a.json", "[[1, 2.5]]", "2.5 is a float"),
         ("a.json", "[[true, 1]]", "True is a bool"),
-        ("a.json", "[[1, 2], [3]]", "have lengths 1, 2; expected one length of at least 2 tokens"),
+        (
+            "a.json",
+            "[[1, 2], [3]]",
+            "have lengths 1, 2; expected one length of at least 2 tokens: a sequence of T + 1 gives T tokens and, one "
+            "further on, their T targets",
+        ),
+        ("a.txt", "7", "have lengths 1; expected one length of at least 2 tokens"),
         ("a.json", "[]", "have lengths no sequence at all"),
         ("a.txt", "1 two 3", "expected a .json list of lists, an integer .npy, or a text"),
         ("a.npy", "text", "the tokens in a.npy are not integers"),
-        ("a.txt", "1 2 99", "tokens span 1..2"),
+        ("a.txt", "1 2 99 4", "token 3 of sequence 1 in a.txt is 99; expected 0..30 for a vocabulary of 31. Was the"),
+        ("a.txt", "1 2 3\n4 5 99", "token 3 of sequence 2 in a.txt is 99; expected 0..30"),  # a target only
+        ("a.txt", "-1 2 3", "token 1 of sequence 1 in a.txt is -1; expected 0..30"),
     ],
 )
 def test_tokens_that_cannot_be_used_are_wrong_use(
@@ -168,9 +196,6 @@ def test_tokens_that_cannot_be_used_are_wrong_use(
 ) -> None:
     if content is not None:
         (folder / name).write_text(content)
-    if message.startswith("tokens span"):
-        (folder / name).write_text("1 2 99 4")
-        message = "tokens span 1..99; expected 0..30"
     status, out, err = cli("audit", "mine:hidden", "--tokens", name)
     assert (status, out) == (2, "")
     assert message in err
@@ -186,6 +211,11 @@ def test_tokens_that_cannot_be_used_are_wrong_use(
         ("mine:number", "is a int; expected a function that returns a model"),
         ("mine:wants_arguments", "raised TypeError: wants_arguments() missing 1 required positional argument"),
         ("mine:raises", "raised RuntimeError: no [weights] here, at"),
+        ("mine:raises_without_a_word", "called without arguments, raised ValueError, at"),
+        ("mine:raises_in_c_without_a_word", "called without arguments, raised StopIteration"),
+        ("mine:exits_without_a_word", "called without arguments, raised SystemExit, at"),
+        ("mine:step_without_a_word", "the model raised AssertionError, at"),
+        ("mute.py:f", "cannot import 'mute.py' (ImportError, at"),
         ("typo.py:f", "importing typo.py raised SyntaxError: invalid syntax"),
         ("needs.py:f", "No module named 'not_installed_anywhere', at"),
         ("mine:broken_step", "the model raised RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
@@ -196,6 +226,7 @@ def test_a_model_that_cannot_be_had_is_wrong_use_with_the_place(
     cli: Cli, folder: Path, command: str, model: str, message: str
 ) -> None:
     (folder / "typo.py").write_text("def f(:\n")
+    (folder / "mute.py").write_text("raise ImportError\n")
     (folder / "needs.py").write_text("import not_installed_anywhere\n")
     status, out, err = cli(command, model)
     assert (status, out) == (2, "")
@@ -420,11 +451,48 @@ def test_a_damaged_measurement_is_named(cli: Cli, folder: Path) -> None:
     assert "metrics.json is not the file that its manifest names" in " ".join(err.split())
 
 
+def test_an_empty_name_is_no_folder_of_runs(cli: Cli, folder: Path) -> None:
+    stored(folder, bounded("tiny", 0.5))  # in the current folder, which an empty path means
+    status, out, err = cli("claims", "--runs", "")
+    assert (status, out) == (2, "")
+    assert err == "error: --runs is ''; expected a folder for stored runs, such as runs, or . for the current one"
+
+
 @pytest.mark.parametrize(("place", "reason"), [("absent", "it is no folder"), (".", "it has no runs/*/result.json")])
 def test_a_folder_without_runs_is_wrong_use(cli: Cli, place: str, reason: str) -> None:
     status, _, err = cli("claims", "--runs", place)
     assert status == 2
     assert reason in err
+
+
+@pytest.mark.parametrize("command", ["audit", "check"])
+def test_the_words_of_a_user_are_shown_as_they_are(cli: Cli, command: str) -> None:
+    _, out, _ = cli(command, "mine:words")
+    assert ":smile: [bold]x[/bold]" in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full, which is Linux's disk without space")
+@pytest.mark.parametrize("command", [["audit", "mine:hidden"], ["doctor"]])
+def test_a_full_disk_is_told_and_is_no_fault_of_the_model(command: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(_installed(*command), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert " ".join(done.stderr.split()) == (
+        "error: cannot write the output: No space left on device; what was found is not shown. Free some space, or "
+        "send it elsewhere"
+    )
+
+
+def test_an_encoding_that_lacks_a_character_is_told() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(_installed("audit", "mine:raw"), capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 2
+    assert "error: cannot write the output: ascii has no " in done.stderr
+    assert "Set PYTHONIOENCODING=utf-8" in " ".join(done.stderr.split())
+
+
+def _installed(*arguments: str) -> list[str]:
+    return [str(Path(sys.executable).with_name("loopverify")), *arguments]
 
 
 def test_a_file_that_cannot_be_written_is_wrong_use(cli: Cli) -> None:
@@ -453,7 +521,6 @@ def test_without_the_extra_the_command_says_how_to_get_it(library: str) -> None:
 
 
 def test_the_installed_command_ends_with_the_status() -> None:
-    command = Path(sys.executable).with_name("loopverify")
-    done = subprocess.run([command, "claims", "--runs", "absent"], capture_output=True, text=True, check=False)
+    done = subprocess.run(_installed("claims", "--runs", "absent"), capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: no stored runs in absent")
