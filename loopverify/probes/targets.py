@@ -22,5 +22,6 @@ def check_targets(targets: object, tokens: object) -> None:
         seen = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else type(targets).__name__
         raise InputError(
             f"targets are {seen}; expected int64 {shape} as the tokens, one next token for every token "
-            f"({IGNORE} leaves one out): of sequences (B, T + 1), tokens = sequences[:, :-1] and targets = sequences[:, 1:]"
+            f"({IGNORE} leaves one out): of sequences (B, T + 1), tokens = sequences[:, :-1] and targets = "
+            "sequences[:, 1:]"
         )
