@@ -51,7 +51,7 @@ class Arguments:
     seed: int = 0
     penalty: float | None = None
     """Weight of the norm penalty (0.01 in the paper); giving it adds +penalty to the loss."""
-    runs: Annotated[Path, tyro.conf.arg(constructor=runs_folder, metavar="DIR")] = Path("runs")
+    runs: Annotated[str, tyro.conf.arg(metavar="DIR")] = "runs"
     """Folder of the run store."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     data: str | None = None
@@ -119,7 +119,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(arguments: Arguments, preemption: Preemption, console: Console) -> None:
-    store = RunStore(arguments.runs)
+    store = RunStore(runs_folder(arguments.runs))
     device, device_reason = use_device(arguments.device)
     precision, precision_reason = use_precision(arguments.precision, device)
     start = None if arguments.continue_from is None else open_checkpoint(arguments.continue_from)
