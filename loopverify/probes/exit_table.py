@@ -5,39 +5,19 @@ Shapes: N sequences, K loops, B batch, T tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from loopverify.errors import unknown
 from loopverify.looped import Looped, Trace
+from loopverify.objectives.terms import IGNORE
+from loopverify.probes.confidence import SCORES, Arrival, Score, named
 from loopverify.probes.heldout import Batches, Sample, over_batches
-from loopverify.probes.scoring import entropies, margins, token_losses, top_probabilities
-from loopverify.theory import polar
 
-__all__ = ["SCORES", "ExitTable", "exit_table"]
-
-
-def _settling(trace: Trace, loop: int) -> Tensor:
-    before, after = (polar.at_least_float32(trace.states[k]) for k in (loop - 1, loop))
-    size = polar.scale(after)
-    change = polar.scale(after - before)
-    return -torch.where(change == 0, change, change / size)
-
-
-SCORES: Mapping[str, Callable[[Trace, int, Tensor], Tensor]] = MappingProxyType(
-    {
-        "margin": lambda trace, loop, logits: margins(logits),
-        "max_probability": lambda trace, loop, logits: top_probabilities(logits),
-        "negative_entropy": lambda trace, loop, logits: -entropies(logits),
-        "state_change": lambda trace, loop, logits: _settling(trace, loop),
-    }
-)
-"""Confidence of each token at an exit, (B, T), larger where the exit is surer: top-1 minus top-2 logit (the paper's),
-largest probability, −entropy (nats), and −rms(H_k − H_{k−1})/rms(H_k)."""
+__all__ = ["SCORES", "ExitTable", "arrival", "exit_table"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,22 +43,53 @@ class ExitTable:
 
 
 def exit_table(
-    model: Looped, batches: Batches, loops: int | None = None, *, score: str = "margin", seed: int = 0
+    model: Looped,
+    batches: Batches,
+    loops: int | None = None,
+    *,
+    score: str | Score = "margin",
+    by: Literal["sequence", "token"] = "sequence",
+    seed: int = 0,
 ) -> ExitTable:
-    """Score every exit of every sequence in one pass of `loops`; raises as `halting`."""
-    if score not in SCORES:
-        raise unknown("halting score", score, SCORES)
+    """Score every exit of every sequence in one pass of `loops`; raises as `halting`.
+
+    Args:
+        score: a name of `SCORES`, or a score that looks at every token or fewer.
+        by: what leaves: a whole sequence with the mean confidence of its tokens, or each token by itself (then N counts
+            tokens, those without a target left out).
+    """
+    score = named(score)
+    if by not in ("sequence", "token"):
+        raise unknown("unit of halting", by, ("sequence", "token"))
 
     def measure(trace: Trace, targets: Tensor) -> tuple[Tensor, Tensor]:
         columns = []
         with torch.no_grad():
             for loop in range(1, trace.loops + 1):
-                logits = trace.logits(loop)
-                confidence = SCORES[score](trace, loop, logits).mean(-1)
-                columns.append((confidence, token_losses(logits, targets).sum(-1)))
+                at = arrival(trace, loop, targets)
+                confidence, reading = score.of(at)
+                losses = (reading or at.read()).loss
+                if by == "token":
+                    columns.append((confidence[targets != IGNORE], losses[targets != IGNORE]))
+                else:
+                    columns.append((confidence.mean(-1), losses.sum(-1)))
         scores, losses = (torch.stack(column, -1).cpu().double() for column in zip(*columns, strict=True))
         return scores, losses
 
     sample, rows = over_batches(model, batches, loops, measure, seed=seed)
     scores, losses = (torch.cat(column) for column in zip(*rows, strict=True))
-    return ExitTable(score=score, scores=scores, losses=losses, sample=sample)
+    return ExitTable(score=score.name, scores=scores, losses=losses, sample=sample)
+
+
+def arrival(trace: Trace, loop: int, targets: Tensor | None = None) -> Arrival:
+    """What a score may look at after loop `loop` of a trace."""
+    return Arrival(
+        model=trace.model,
+        tokens=trace.tokens,
+        before=trace.states[loop - 1],
+        after=trace.states[loop],
+        context=trace.context,
+        loop=loop,
+        loops=trace.loops,
+        targets=targets,
+    )

@@ -3,7 +3,8 @@ appendix 17, Table 13).
 
 A sequence leaves at the smallest loop k whose score c_k exceeds a threshold; one that never does runs all K loops. One
 pass of K loops scores every exit of every sequence (`exit_table`); calibration and evaluation are arithmetic on that
-table. What is measured is the decision. Its speed-up is the ideal one, K over the loops taken: no engine, no batching.
+table. What is measured is the decision. Its speed-up is the ideal one, K over the loops taken; what an engine makes of
+it, with sequences that leave their batch, is measured by `frontier`.
 
 Differences from the paper: the threshold is the smallest of all real numbers that meets the budget, not of a grid (the
 perplexity only changes at scores of the table, so that these are all there is to try); and a halting rule is shown
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from loopverify.errors import InputError
 from loopverify.looped import Looped
+from loopverify.probes.confidence import Score
 from loopverify.probes.exit_table import ExitTable, exit_table
 from loopverify.probes.heldout import Batches, Sample, perplexity
 
@@ -122,7 +124,7 @@ def halting(
     evaluation: Batches,
     loops: int | None = None,
     *,
-    score: str = "margin",
+    score: str | Score = "margin",
     budget: float = PAPER_BUDGET,
     seed: int = 0,
 ) -> Halting:
@@ -132,7 +134,7 @@ def halting(
         calibration: pairs (tokens, targets), each (B, T) int64, unpadded: a score is a mean over all T tokens.
         evaluation: the same, of other text.
         loops: K; the trained loops when omitted.
-        score: one of `SCORES`.
+        score: a name of `SCORES`, or a score of `probes.confidence`.
         budget: dynamic over fixed perplexity, at least 1.
 
     Raises:
@@ -141,7 +143,7 @@ def halting(
     fit = exit_table(model, calibration, loops, score=score, seed=seed)
     threshold = calibrate(fit, budget)
     judged = exit_table(model, evaluation, loops, score=score, seed=seed)
-    return Halting(score=score, budget=budget, calibration=halt(fit, threshold), evaluation=halt(judged, threshold))
+    return Halting(score=fit.score, budget=budget, calibration=halt(fit, threshold), evaluation=halt(judged, threshold))
 
 
 def calibrate(table: ExitTable, budget: float = PAPER_BUDGET) -> float:

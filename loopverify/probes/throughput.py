@@ -1,7 +1,6 @@
 """Quality and speed at equal depth: cross-entropy and tokens a second at K = 1..N (Sharma & Vu 2026, Table 8).
 
-Times are taken in turns: every repeat visits every model at every depth, forwards and backwards by turns, so that a
-machine that slows down slows all of them; a ratio is the median of those within one repeat. Seconds belong to a
+Times are taken in turns (`take_turns`), and a ratio is the median of those within one round. Seconds belong to a
 machine, ratios and counted work to a model.
 
 Shapes: B batch, T tokens, V vocabulary.
@@ -11,9 +10,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from loopverify.looped import Looped, Trace
 from loopverify.probes.depth import overshoot
 from loopverify.probes.heldout import Batches, Sample, batch_pairs, over_batches, perplexity, pooled
 from loopverify.probes.readonly import untouched
+from loopverify.probes.turns import Clock, take_turns
 
 __all__ = ["DepthSpeed", "Throughput", "throughput"]
 
@@ -72,7 +73,7 @@ def throughput(
     repeats: int = 5,
     warmup: int = 1,
     seed: int = 0,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Clock = time.perf_counter,
 ) -> tuple[Throughput, ...]:
     """Measure models at K = 1..loops, side by side, on the same batches.
 
@@ -91,8 +92,6 @@ def throughput(
     models = [models] if isinstance(models, Looped) else list(models)
     if not models:
         raise InputError("no models; expected at least one loopverify.Looped")
-    if repeats < 1 or warmup < 0:
-        raise InputError(f"repeats is {repeats} and warmup {warmup}; expected at least one repeat, and warmup >= 0")
     pairs = list(batches)
     for model in models:
         batch_pairs(model, pairs)
@@ -104,7 +103,13 @@ def throughput(
         stack.enter_context(torch.no_grad())
         tokens = pairs[0][0].clone()  # no part of a model can change the caller's
         work = [[_counted(model, tokens, k) for k in range(1, loops + 1)] for model in models]
-        rounds = [_round(models, tokens, loops, clock, backwards=bool(i % 2)) for i in range(warmup + repeats)][warmup:]
+        jobs = {
+            (place, k): partial(_run, model, tokens, k)
+            for k in range(1, loops + 1)
+            for place, model in enumerate(models)
+        }
+        timed = take_turns(list(jobs.values()), repeats=repeats, warmup=warmup, clock=clock, device=tokens.device)
+    rounds = [dict(zip(jobs, seconds, strict=True)) for seconds in timed]
     return tuple(
         Throughput(depths=_depths(place, work[place], losses, rounds, tokens.numel()), repeats=repeats, sample=sample)
         for place, (sample, losses) in enumerate(quality)
@@ -117,20 +122,6 @@ def _quality(model: Looped, pairs: Batches, loops: int, seed: int) -> tuple[Samp
 
     sample, rows = over_batches(model, pairs, loops, measure, seed=seed)
     return sample, pooled(rows, sample.counts)
-
-
-def _round(
-    models: Sequence[Looped], tokens: Tensor, loops: int, clock: Callable[[], float], *, backwards: bool
-) -> _Seconds:
-    places = [(place, k) for k in range(1, loops + 1) for place in range(len(models))]
-    seconds = {}
-    for place, k in reversed(places) if backwards else places:
-        _wait(tokens)
-        begun = clock()
-        _run(models[place], tokens, k)
-        _wait(tokens)
-        seconds[place, k] = clock() - begun
-    return seconds
 
 
 def _run(model: Looped, tokens: Tensor, loops: int) -> Tensor:
@@ -175,8 +166,3 @@ def _depths(
         )
         for k, ((steps, read), loss) in enumerate(zip(work, losses, strict=True), start=1)
     )
-
-
-def _wait(tokens: Tensor) -> None:
-    if tokens.device.type != "cpu":
-        torch.accelerator.synchronize(tokens.device)
