@@ -1,7 +1,8 @@
 """Claims that are known not to hold at a preset, with the numbers: what `pytest train` reports as expected failures.
 
 A claim belongs here once a study of the preset, as it is, has shown it. Everything else must hold; and one that is
-listed and holds after all fails, so that the list stays true.
+listed as contradicted and holds after all fails, so that the list stays true. An inconclusive one may end either way:
+training at this rate is chaotic, so that another processor, which rounds otherwise, trains other models.
 """
 
 from __future__ import annotations
@@ -20,21 +21,59 @@ class Known:
 
     verdict: Literal["contradicted", "inconclusive"]
     why: str
-    """The numbers, and the reason where there is one."""
+    """The numbers (median, least to largest over seeds), and the reason where there is one."""
     seeds: int
     """Of the study that showed it. Fewer can show a claim by chance, and then say nothing against this entry."""
 
 
-KNOWN: Mapping[str, Mapping[str, Known]] = MappingProxyType(
-    {
-        "tiny": {
-            "P1.T2.exits.fail.terminal.rmsnorm": Known(
-                verdict="contradicted",
-                why="exit 1 is 0.197 nats (0.189 to 0.240) worse than exit 4, short of 0.3: at 2 layers the first exit "
-                "is usable untrained. It is still 0.237 nats worse than under per-loop loss",
-                seeds=3,
-            ),
-        },
-    }
-)
+def _contradicted(why: str) -> Known:
+    return Known(verdict="contradicted", why=why, seeds=3)
+
+
+def _inconclusive(why: str) -> Known:
+    return Known(verdict="inconclusive", why=why, seeds=3)
+
+
+_TINY = {
+    # At 2 layers the first exit is usable untrained, most seeds; one seed in six was not.
+    "P1.T2.exits.fail.terminal.rmsnorm": _inconclusive(
+        "exit 1 is 0.206 nats (0.172 to 0.823) worse than exit 4, on another processor 0.197 (0.189 to 0.240); asked "
+        "for 0.3"
+    ),
+    "P1.T2.exits.first.rmsnorm": _inconclusive(
+        "0.263 nats (-0.121 to 0.894), on another processor 0.237; asked for 0.1. One seed of three under per-loop "
+        "loss stayed at a cross-entropy of 2.47 where the others reached 2.13"
+    ),
+    "P1.T11.exits.rmsnorm": _inconclusive("0.203 nats (0.168 to 0.823), asked for 0.3: as P1.T2.exits.fail"),
+    "P1.T14.fails.rmsnorm.exit_1": _contradicted("0.206 nats (0.172 to 0.823), asked for 1: as P1.T2.exits.fail"),
+    "P1.T14.fails.raw.exit_3": _contradicted("0.035 nats (0.028 to 0.040), asked for 1; exit 1 does fail, by 1.29"),
+    "P1.T3.radial.final_only.last": _inconclusive(
+        "11.5 times the rounding floor (9.4 to 14.3), at most 10 asked: the epsilon of the norm is seen at a norm of 9"
+    ),
+    # Held at the scale of loop 1 these models lose little: most of their growth is in the first loop.
+    "P1.T4.clamp.rmsnorm.growth": _inconclusive("0.678 (0.660 to 0.894), asked for at most 0.8"),
+    "P1.T4.clamp.raw.growth": _inconclusive("0.973 (0.790 to 0.985), asked for at most 0.8"),
+    "P1.T4.clamp.final_only.growth": _contradicted("0.853 (0.817 to 0.870), asked for at most 0.8"),
+    # Text at this size asks for no depth: one loop is as good as four, whatever the readout. See docs/depth-use.md.
+    "P1.T5.depth.raw": _contradicted("-0.0035 nats (-0.0195 to -0.0014), asked for 0.01"),
+    "P1.T5.depth.final_only": _inconclusive("0.0084 nats (-0.0016 to 0.0100), asked for 0.01"),
+    "P1.T5.depth.penalty": _contradicted("0.0049 nats (-0.0005 to 0.0060), asked for 0.01"),
+    "P1.T5.depth.raw.vs_rmsnorm": _contradicted("-0.0058 nats (-0.0233 to -0.0012), asked for 0.01"),
+    "P1.T5.depth.final_only.vs_rmsnorm": _inconclusive("0.0061 nats (-0.0054 to 0.0102), asked for 0.01"),
+    "P1.T5.depth.penalty.vs_rmsnorm": _contradicted("0.0022 nats (-0.0043 to 0.0062), asked for 0.01"),
+    "P1.T13.loops.raw.vs_rmsnorm": _contradicted("both halt at loop 1 (no difference over 3 seeds), asked for 0.3"),
+    "P1.T13.loops.final_only.vs_rmsnorm": _contradicted("0 loops (0 to 0.14), asked for 0.3"),
+    "P1.T13.loops.penalty.vs_rmsnorm": _contradicted("both halt at loop 1 (no difference over 3 seeds), asked for 0.3"),
+    # The tails of the 44M and 129M models have had 30 times as long to grow.
+    "P1.T10.uniform.terminal.p99": _inconclusive("p99 is 2.64 medians (1.99 to 5.37), asked for at most 2"),
+    "P1.T10.heavy.per_loop.p99": _contradicted("p99 is 2.19 medians (1.33 to 2.45), asked for 10"),
+    "P1.T10.heavy.per_loop.mean": _contradicted("the mean is 1.08 medians (0.78 to 1.08), asked for 2"),
+    "P1.T12.turning.per_loop.rmsnorm": _inconclusive(
+        "slope 0.34 off 1 (0.03 to 0.47), asked for at most 0.25: over loops 10 to 30 the scale grows by too little to "
+        "tell a slope"
+    ),
+    "P1.A16.damping.smaller": _inconclusive("1.26 times (0.85 to 2.31), asked for 1.2"),
+}
+
+KNOWN: Mapping[str, Mapping[str, Known]] = MappingProxyType({"tiny": _TINY})
 """By preset and by the claim's id; of other presets nothing is known."""

@@ -65,10 +65,13 @@ def test_a_known_shortfall_that_holds_fails(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_is_known_as_undecided_may_end_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Known(verdict="inconclusive", why="2 of 3 seeds", seeds=3)
     assert outcome(HELD, monkeypatch, known) == ("passed", "")
-    assert outcome(MISSED, monkeypatch, known) == ("xfailed", "inconclusive: 2 of 3 seeds")
+    assert outcome(MISSED, monkeypatch, known) == ("xfailed", "contradicted: 2 of 3 seeds")
 
 
-def test_a_failed_run_fails_the_claims_on_its_condition_and_no_other() -> None:
+def test_a_failed_run_fails_the_claims_on_its_condition_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verdicts, "KNOWN", {})
     judge = Verdicts(Study(preset=preset("tiny"), seeds=3, store=RunStore("nowhere")))
     penalty, raw = judge.study.specs(["per_loop/raw", "per_loop+penalty/rmsnorm"])[-2:]
     assert raw.condition == "per_loop/raw"
