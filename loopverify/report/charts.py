@@ -86,13 +86,14 @@ def charts(runs: Sequence[Run], histories: Mapping[str, History]) -> tuple[Chart
             whole_x=True,
             lines=exits,
         ),
-        *_measured(runs),
+        *_of_depth(runs),
+        *_of_long_runs(runs),
     )
     return tuple(chart for chart in made if chart.lines)
 
 
-def _measured(runs: Sequence[Run]) -> tuple[Chart, ...]:
-    """The figures of what was measured after training."""
+def _of_depth(runs: Sequence[Run]) -> tuple[Chart, ...]:
+    """The figures of what depth is worth: by what the loss sees, by loops and by time."""
     return (
         Chart(
             name="gap-by-visibility",
@@ -125,6 +126,12 @@ def _measured(runs: Sequence[Run]) -> tuple[Chart, ...]:
             log_x=True,
             points=True,
         ),
+    )
+
+
+def _of_long_runs(runs: Sequence[Run]) -> tuple[Chart, ...]:
+    """The figures of runs far past the trained loops, and of a state rescaled."""
+    return (
         Chart(
             name="update-by-loop",
             title="Size of the residual update in a long run, loop by loop",
