@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from loopverify.checks.check import check
+from loopverify.checks.readouts import logits_form
 from loopverify.checks.record import Finding, NotApplicableError, at_most, first_failing
-from loopverify.checks.subject import SEED, Subject, gap, token_gaps
+from loopverify.checks.subject import Subject, gap, pin, token_gaps
 
 __all__ = [
     "cache_positions",
@@ -23,6 +24,8 @@ __all__ = [
 
 CHUNKS = (3, 1, 4, 2)
 """Tokens of the parts in which a prompt of ten is given."""
+PROMPT = (7, 1, 1, 1)
+"""The same ten tokens as a prompt and three that follow it."""
 _BROKEN_BY = ("last_loop_cache", "non_causal", "batch_dependent")
 
 
@@ -31,7 +34,7 @@ def _decoded(subject: Subject, tokens: Tensor, loops: int, chunks: Sequence[int]
     subject.require_repeatable()
     decode = subject.model.decode
     assert decode is not None
-    torch.manual_seed(SEED)
+    pin()
     cache, shown = None, []
     with torch.no_grad():
         for part in torch.split(tokens, list(chunks) or 1, dim=1):
@@ -56,7 +59,7 @@ def _parity(subject: Subject, shown: Tensor, tokens: Tensor, loops: int, how: st
     )
 
 
-@check(needs=("decode",), explained_by=_BROKEN_BY)
+@check(needs=("decode",), explained_by=_BROKEN_BY, presupposes=(logits_form,))
 def cached_decode(subject: Subject) -> Finding:
     """Cached decoding that turns to garbage after a few tokens: it differs from the full forward, token by token."""
     return first_failing(
@@ -73,7 +76,7 @@ def cached_decode(subject: Subject) -> Finding:
     )
 
 
-@check(needs=("decode",), explained_by=_BROKEN_BY)
+@check(needs=("decode",), explained_by=_BROKEN_BY, presupposes=(logits_form,))
 def second_prompt(subject: Subject) -> Finding:
     """A second prompt in one process that fails or differs: something of the first one is kept."""
     prompts = [subject.tokens, subject.draw(2, 5), subject.draw(1, 12)]
@@ -94,7 +97,7 @@ def second_prompt(subject: Subject) -> Finding:
     return first_failing(findings())
 
 
-@check(needs=("decode",), explained_by=_BROKEN_BY)
+@check(needs=("decode",), explained_by=_BROKEN_BY, presupposes=(logits_form,))
 def chunked_prefill(subject: Subject) -> Finding:
     """A prompt given in chunks that differs from the same prompt at once: the mask counts the wrong length."""
 
@@ -114,7 +117,7 @@ def chunked_prefill(subject: Subject) -> Finding:
     return first_failing(findings())
 
 
-@check(needs=("decode",), explained_by=_BROKEN_BY)
+@check(needs=("decode",), explained_by=_BROKEN_BY, presupposes=(logits_form,))
 def cache_positions(subject: Subject) -> Finding:
     """A position stuck in cached decoding: moving a token changes something else than in the full forward."""
     tokens = subject.draw(subject.tokens.shape[0], 6)
@@ -139,14 +142,14 @@ def cache_positions(subject: Subject) -> Finding:
     )
 
 
-@check(needs=("decode",), explained_by=_BROKEN_BY)
+@check(needs=("decode",), explained_by=_BROKEN_BY, presupposes=(logits_form,))
 def cached_batch(subject: Subject) -> Finding:
     """A batch of prompts that decodes otherwise than each prompt alone."""
-    together = _decoded(subject, subject.tokens, subject.loops)
+    together = _decoded(subject, subject.tokens, subject.loops, PROMPT)
 
     def findings() -> Iterator[Finding]:
         for row in range(len(subject.tokens)):
-            alone = _decoded(subject, subject.tokens[row : row + 1], subject.loops)
+            alone = _decoded(subject, subject.tokens[row : row + 1], subject.loops, PROMPT)
             yield at_most(
                 gap(together[row], alone[0]),
                 subject.logits_limit,
@@ -169,7 +172,7 @@ def cache_slots(subject: Subject) -> Finding:
     slots = {}
     with torch.no_grad():
         for loops in range(1, subject.loops + 1):
-            torch.manual_seed(SEED)
+            pin()
             _, cache = decode(subject.tokens[:, :4], None, loops)
             first = count(cache)
             _, cache = decode(subject.tokens[:, 4:5], cache, loops)
@@ -192,6 +195,7 @@ def cache_slots(subject: Subject) -> Finding:
     needs=("decode",),
     decides="last_loop_cache",
     explained_by=("non_causal", "batch_dependent"),
+    presupposes=(logits_form,),
 )
 def last_loop_cache(subject: Subject) -> Finding:
     """A cache that keeps the last loop only: from two loops on, results depend on how the prompt was chunked."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from loopverify.checks.guard import preserved
-from loopverify.checks.record import CheckResult, ConformanceError, Finding, NotApplicableError
+from loopverify.checks.record import CheckResult, ConformanceError, Finding, NotApplicableError, UnsoundRunError
 from loopverify.checks.subject import SEED, Subject
 from loopverify.checks.traits import TRAITS, known_traits
 from loopverify.errors import GradientCutError, InPlaceStepError
@@ -29,6 +29,9 @@ class Check:
     """The trait whose truth this check decides: declared, a failure is explained and a success contradicts it."""
     explained_by: frozenset[str] = frozenset()
     """Further traits that explain a failure."""
+    presupposes: tuple[Check, ...] = ()
+    """Checks that name a fault under which this one could only speak in misleading words: where one of them fails,
+    this one is skipped and points there."""
 
     def run(self, model: Looped) -> CheckResult:
         """The result of the check on `model`, which is left as it was. A crash is a result, too: status 'error'."""
@@ -61,14 +64,28 @@ class Check:
         with preserved(model, SEED):
             try:
                 subject = Subject(model)
+                self._require(subject)
                 finding = self.function(subject)
             except NotApplicableError as skip:
                 return self._skip(model, str(skip))
+            except UnsoundRunError as error:
+                return self._skip(model, f"no trajectory to look at, see check {error.check}: {error}")
             except InPlaceStepError as error:
                 return self._skip(model, f"no trajectory to look at, see check state_memory: {error}")
             except GradientCutError as error:
                 return self._skip(model, f"no gradient to look at, see check state_gradient: {error}")
         return self._judge(finding, subject, declared)
+
+    def _require(self, subject: Subject) -> None:
+        for earlier in self.presupposes:
+            try:
+                finding = earlier.function(subject)
+            except UnsoundRunError:
+                raise
+            except Exception:
+                continue  # it says so itself when its turn comes
+            if not finding.held:
+                raise NotApplicableError(f"not tested, see check {earlier.id}: {finding.message}")
 
     def _judge(self, finding: Finding, subject: Subject, declared: frozenset[str]) -> CheckResult:
         result = CheckResult(
@@ -105,7 +122,11 @@ class Check:
 
 
 def check(
-    *, needs: tuple[str, ...] = (), decides: str | None = None, explained_by: tuple[str, ...] = ()
+    *,
+    needs: tuple[str, ...] = (),
+    decides: str | None = None,
+    explained_by: tuple[str, ...] = (),
+    presupposes: tuple[Check, ...] = (),
 ) -> Callable[[Callable[[Subject], Finding]], Check]:
     """Make a function of a subject a check: its name is the id, the first paragraph of its docstring the fault."""
     known_traits([*explained_by, *([decides] if decides else [])])
@@ -119,6 +140,7 @@ def check(
             needs=needs,
             decides=decides,
             explained_by=frozenset(explained_by),
+            presupposes=presupposes,
         )
 
     return make

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from loopverify.checks.check import check
+from loopverify.checks.readouts import logits_form
 from loopverify.checks.record import Finding, at_least, at_most
 from loopverify.checks.subject import Subject, exactly, gap
 from loopverify.looped import Trace
@@ -18,7 +19,7 @@ RATIOS = (0.5, 1, 1.5, 2, 3, 4)
 """K / r0 at which the curve is reported."""
 
 
-@check()
+@check(presupposes=(logits_form,))
 def overshoot(subject: Subject) -> Finding:
     """More loops than trained that silently ruin the output: states or logits overflow beyond r0."""
     r0 = subject.model.trained_loops
@@ -45,7 +46,7 @@ def _divergence(trained: Trace, longer: Trace) -> float:
     return float((p.exp() * (p - q)).sum(-1).mean())
 
 
-@check()
+@check(presupposes=(logits_form,))
 def depth_use(subject: Subject) -> Finding:
     """A flat curve: the last exit shows what the first one shows, so that extra loops neither help nor hurt."""
     trace = subject.trace

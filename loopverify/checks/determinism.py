@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from loopverify.checks.check import check
 from loopverify.checks.counting import counted
+from loopverify.checks.readouts import logits_form
 from loopverify.checks.record import Finding, at_most, first_failing
-from loopverify.checks.subject import SEED, Subject, gap
+from loopverify.checks.subject import SEED, Subject, gap, pin
 
 __all__ = ["determinism", "grad_mode", "sampled_depth"]
 
@@ -30,9 +31,9 @@ class _Run:
 def _run(subject: Subject, embed_seed: int, step_seed: int) -> _Run:
     """A run whose embedding and whose steps start from random states of their own."""
     with torch.no_grad(), counted() as calls:
-        torch.manual_seed(embed_seed)
+        pin(embed_seed)
         state, context = subject.model.embed(subject.tokens)
-        torch.manual_seed(step_seed)
+        pin(step_seed)
         states = [state]
         for k in range(1, subject.loops + 1):
             states.append(subject.model.step(states[-1], context, k))
@@ -40,7 +41,7 @@ def _run(subject: Subject, embed_seed: int, step_seed: int) -> _Run:
     return _Run(states, logits, calls)
 
 
-@check(decides="random_state", explained_by=("sampled_depth",))
+@check(decides="random_state", explained_by=("sampled_depth",), presupposes=(logits_form,))
 def determinism(subject: Subject) -> Finding:
     """Two forwards of one model differ: the initial state is drawn at random."""
     first, second = _run(subject, SEED + 1, SEED + 1), _run(subject, SEED + 2, SEED + 2)
@@ -66,7 +67,7 @@ def determinism(subject: Subject) -> Finding:
     )
 
 
-@check(decides="sampled_depth")
+@check(decides="sampled_depth", presupposes=(logits_form,))
 def sampled_depth(subject: Subject) -> Finding:
     """A loop that is random in eval mode: its depth is sampled, or dropout stays on."""
     runs = [_run(subject, SEED, SEED + draw) for draw in range(DRAWS)]
@@ -81,7 +82,7 @@ def sampled_depth(subject: Subject) -> Finding:
         for name, path in subject.model.paths.items() if subject.repeatable else ():
             logits = []
             for draw in range(DRAWS):
-                torch.manual_seed(SEED + draw)
+                pin(SEED + draw)
                 with torch.no_grad():
                     logits.append(path(subject.tokens, subject.loops))
             far = max(gap(other, logits[0]) for other in logits[1:])
@@ -101,7 +102,7 @@ def sampled_depth(subject: Subject) -> Finding:
     return first_failing(findings())
 
 
-@check(explained_by=("sampled_depth",))
+@check(explained_by=("sampled_depth",), presupposes=(logits_form,))
 def grad_mode(subject: Subject) -> Finding:
     """A forward that computes something else when gradients are recorded: training and inference paths differ."""
     plain, recorded = subject.trace, subject.unroll(grad=True)

@@ -77,7 +77,7 @@ def _distribution(trace: Trace, eps: float, where: str) -> Iterator[Finding]:
     yield at_most(off, limit, "probability", fault=f"{where}, exit probabilities do not sum to 1", **advice, note=note)
 
 
-@check(needs=("exit_probabilities",))
+@check(needs=("exit_probabilities",), presupposes=(exit_probabilities,))
 def exit_half_precision(subject: Subject) -> Finding:
     """Exit probabilities that do not sum to 1 once the model runs in bfloat16."""
     model, _ = subject.in_dtype(torch.bfloat16)

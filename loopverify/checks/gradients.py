@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from loopverify.checks.check import check
+from loopverify.checks.readouts import logits_form
 from loopverify.checks.record import Finding, NotApplicableError, at_least, at_most, first_failing
-from loopverify.checks.subject import SEED, Subject, exactly
+from loopverify.checks.subject import Subject, exactly, pin
 from loopverify.checks.substitute import trainable, with_tensors
 from loopverify.errors import GradientCutError
 from loopverify.looped import Looped, Trace, unroll
@@ -33,10 +34,10 @@ DERIVATIVE_LIMIT = 1e-2
 """Ten times 1e-7 / 1e-4; a detached part of the step is off by a tenth and more."""
 
 
-@check(explained_by=("truncated_gradient",))
+@check(explained_by=("truncated_gradient",), presupposes=(logits_form,))
 def state_gradient(subject: Subject) -> Finding:
     """A recurrence cut between two loops: no gradient flows from the last exit back to H_0."""
-    torch.manual_seed(SEED)
+    pin()
     remedy = "remove the detach or no_grad between loops, or declare 'truncated_gradient'"
     try:
         trace = unroll(subject.model, subject.tokens, subject.loops, grad=True)
@@ -111,7 +112,7 @@ def _discrepancy(
 
 
 def _final_state(subject: Subject, model: Looped, state: Tensor) -> Tensor:
-    torch.manual_seed(SEED)
+    pin()
     with torch.no_grad():
         _, context = model.embed(subject.tokens)
         for k in range(1, subject.loops + 1):
@@ -119,7 +120,7 @@ def _final_state(subject: Subject, model: Looped, state: Tensor) -> Tensor:
     return state
 
 
-@check(decides="unused_parameters", explained_by=("truncated_gradient",))
+@check(decides="unused_parameters", explained_by=("truncated_gradient",), presupposes=(logits_form,))
 def parameter_gradient(subject: Subject) -> Finding:
     """Parameters that no exit can train: layers that are never run (a hard-coded number of layers), detached parts."""
     trained = _trained(subject)
@@ -161,7 +162,7 @@ def _all_exits(subject: Subject, trace: Trace) -> Tensor:
     return loss
 
 
-@check()
+@check(presupposes=(logits_form,))
 def optimizer_step(subject: Subject) -> Finding:
     """One step of AdamW on the per-loop loss that gives a loss, a gradient or a parameter which is not finite."""
     copies = {name: tensor.clone().requires_grad_() for name, tensor in _trained(subject).items()}

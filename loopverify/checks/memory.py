@@ -10,12 +10,13 @@ from torch import Tensor
 from loopverify.checks.check import check
 from loopverify.checks.guard import same, tensors_of
 from loopverify.checks.record import Finding, NotApplicableError, at_most, first_failing
-from loopverify.checks.subject import SEED, Subject, gap
+from loopverify.checks.subject import Subject, gap, pin
+from loopverify.checks.trajectory import state_dtype
 
 __all__ = ["model_unchanged", "resume", "state_memory", "step_memory"]
 
 
-@check()
+@check(presupposes=(state_dtype,))
 def state_memory(subject: Subject) -> Finding:
     """A step or readout that overwrites a state of the trajectory, also through `.data` or a reused buffer, which no
     version counter shows."""
@@ -25,7 +26,7 @@ def state_memory(subject: Subject) -> Finding:
 
     def findings() -> Iterator[Finding]:
         with torch.no_grad():
-            torch.manual_seed(SEED)
+            pin()
             state, context = model.embed(subject.tokens)
             for k in range(1, subject.loops + 1):
                 states.append(state)
@@ -84,7 +85,7 @@ def resume(subject: Subject) -> Finding:
 
     def findings() -> Iterator[Finding]:
         for a in range(1, trace.loops):
-            torch.manual_seed(SEED)
+            pin()
             with torch.no_grad():
                 _, context = subject.model.embed(subject.tokens)
                 state = trace.states[a]

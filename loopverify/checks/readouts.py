@@ -10,7 +10,7 @@ from torch import Tensor
 from loopverify.checks.check import check
 from loopverify.checks.counting import counted
 from loopverify.checks.record import Finding, NotApplicableError, at_least, at_most, first_failing
-from loopverify.checks.subject import SEED, Subject, gap
+from loopverify.checks.subject import Subject, gap, pin
 
 __all__ = ["logits_form", "loop_count_effect", "paths_agree", "readout_chunks", "same_readout"]
 
@@ -18,31 +18,49 @@ __all__ = ["logits_form", "loop_count_effect", "paths_agree", "readout_chunks", 
 @check()
 def logits_form(subject: Subject) -> Finding:
     """Logits of another form than (B, T, V), of another vocabulary than declared, or not finite."""
-    single = subject.unroll(subject.tokens[:1, :1])
 
     def findings() -> Iterator[Finding]:
-        for trace in (subject.trace, single):
-            expected = (*trace.tokens.shape, subject.vocab_size)
+        # The run that others look at comes last: a model may remember its latest.
+        for tokens in (subject.tokens[:1, :1], subject.tokens):
+            trace = subject.trace if tokens is subject.tokens else subject.unroll(tokens)
             for k in range(1, trace.loops + 1):
                 logits = trace.logits(k)
-                shape = tuple(logits.shape)
-                form = shape == expected and logits.is_floating_point()
-                bad = int((~torch.isfinite(logits)).sum())
-                yield at_most(
-                    float(not form) + bad,
-                    0,
-                    "wrong values",
-                    fault=f"exit {k} shows {logits.dtype} {shape} with {bad} values that are not finite, expected "
-                    f"finite numbers of shape {expected}",
-                    cause="a head of another vocabulary than declared, a readout of the last token only, or overflow",
-                    remedy="return logits for every token, and declare the vocab_size of the head",
-                    note=f"every exit shows finite logits over {subject.vocab_size} tokens",
-                )
+                yield _form(logits, (*trace.tokens.shape, subject.vocab_size), k)
+                yield _finite(logits, k)
 
     return first_failing(findings())
 
 
-@check(decides="loop_readout")
+def _form(logits: object, expected: tuple[int, ...], k: int) -> Finding:
+    tensor = isinstance(logits, Tensor)
+    shown = f"{logits.dtype} {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+    right = isinstance(logits, Tensor) and tuple(logits.shape) == expected and logits.is_floating_point()
+    return at_most(
+        float(not right),
+        0,
+        "wrong forms",
+        fault=f"exit {k} shows {shown}, expected floating numbers of shape {expected}",
+        cause="a head of another vocabulary than declared, or a readout of the last token only"
+        if tensor
+        else "the output of a whole model is handed on, of which the logits are a part",
+        remedy="return logits (B, T, V) for every token, and declare the vocab_size of the head",
+        note="every exit shows logits of the form (B, T, V)",
+    )
+
+
+def _finite(logits: Tensor, k: int) -> Finding:
+    return at_most(
+        float((~logits.isfinite()).sum()),
+        0,
+        "values",
+        fault=f"exit {k} shows logits that are not finite for a state that is",
+        cause="a head or a readout norm with weights that are not finite, a division by zero, or an overflow",
+        remedy="look for NaN in the parameters of the readout, and compute its norm in float32 with an epsilon",
+        note=f"every exit shows finite logits over {logits.shape[-1]} tokens",
+    )
+
+
+@check(decides="loop_readout", presupposes=(logits_form,))
 def same_readout(subject: Subject) -> Finding:
     """A readout that changes from exit to exit, so that the exits of one state differ."""
     trace, readout = subject.trace, subject.model.readout
@@ -66,7 +84,7 @@ def same_readout(subject: Subject) -> Finding:
     return first_failing(findings())
 
 
-@check(decides="contextual_readout")
+@check(decides="contextual_readout", presupposes=(logits_form,))
 def readout_chunks(subject: Subject) -> Finding:
     """A readout that cannot be called on chunks of tokens: the parts differ from the whole."""
     trace, state = subject.trace, subject.trace.states[-1]
@@ -95,7 +113,7 @@ _CHUNK_ADVICE = (
 )
 
 
-@check(needs=("paths",), decides="labels_mix_exits")
+@check(needs=("paths",), decides="labels_mix_exits", presupposes=(logits_form,))
 def paths_agree(subject: Subject) -> Finding:
     """Paths of one model that should show the same exit and do not: logits with labels differ from those without."""
     subject.require_repeatable()
@@ -105,7 +123,7 @@ def paths_agree(subject: Subject) -> Finding:
             expected = subject.unroll(loops=loops).logits(loops)
             for name, path in subject.model.paths.items():
                 for grad in (False, True):
-                    torch.manual_seed(SEED)
+                    pin()
                     with torch.set_grad_enabled(grad):
                         shown = path(subject.tokens, loops)
                     yield at_most(
@@ -122,7 +140,7 @@ def paths_agree(subject: Subject) -> Finding:
     return first_failing(findings())
 
 
-@check()
+@check(presupposes=(logits_form,))
 def loop_count_effect(subject: Subject) -> Finding:
     """A loop count that has no effect in a path or in cached decoding: the model runs the number it was built with."""
     model = subject.model
@@ -133,14 +151,15 @@ def loop_count_effect(subject: Subject) -> Finding:
         raise NotApplicableError("the model declares neither paths nor decode, whose loop count could be ignored")
     subject.require_repeatable()
 
+    counts = range(1, subject.loops + 2)
+    exits = {loops: subject.unroll(loops=loops).logits(loops) for loops in counts}
+    telling = [loops for loops in counts[:-1] if gap(exits[loops + 1], exits[loops]) > 2 * subject.logits_limit]
+
     def findings() -> Iterator[Finding]:
         for name, way in ways.items():
-            for loops in range(1, subject.loops + 1):
-                shown, calls = _count(way, subject, loops)
-                more, more_calls = _count(way, subject, loops + 1)
-                exits = [subject.unroll(loops=k).logits(k) for k in (loops, loops + 1)]
-                if gap(exits[1], exits[0]) <= 2 * subject.logits_limit:
-                    continue  # this loop changes nothing by itself
+            runs = {loops: _count(way, subject, loops) for loops in counts}
+            for loops in telling:  # the other loops change nothing by themselves
+                (shown, calls), (more, more_calls) = runs[loops], runs[loops + 1]
                 yield at_least(
                     gap(more, shown),
                     subject.logits_limit,
@@ -158,7 +177,7 @@ def loop_count_effect(subject: Subject) -> Finding:
 
 def _count(way: Callable[[Tensor, int], Tensor], subject: Subject, loops: int) -> tuple[Tensor, int]:
     """The logits of a way to compute them, and the module calls that it made."""
-    torch.manual_seed(SEED)
+    pin()
     with torch.no_grad(), counted() as calls:
         shown = way(subject.tokens, loops)
     return shown, calls.total()

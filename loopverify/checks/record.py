@@ -16,6 +16,7 @@ __all__ = [
     "Finding",
     "NotApplicableError",
     "Status",
+    "UnsoundRunError",
     "at_least",
     "at_most",
     "first_failing",
@@ -78,6 +79,14 @@ class CheckResult:
 
 class NotApplicableError(LoopverifyError, unittest.SkipTest):
     """A check does not apply; the message says why. Test runners, pytest among them, report it as a skip."""
+
+
+class UnsoundRunError(LoopverifyError):
+    """A run of the model's own is nothing to compare with; `check` is the id of the check that names the fault."""
+
+    def __init__(self, message: str, check: str) -> None:
+        super().__init__(message)
+        self.check = check
 
 
 class ConformanceError(LoopverifyError, AssertionError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loopverify.checks.check import check
+from loopverify.checks.readouts import logits_form
 from loopverify.checks.record import Finding, NotApplicableError, at_most, first_failing
 from loopverify.checks.subject import Subject
 from loopverify.checks.traits import GROWTH
@@ -24,7 +25,7 @@ GROWTH_RATIO, LEAST_LOOPS, MOST_LOOPS = 4, 8, 64
 """The law is fitted over four times the trained loops, within these bounds."""
 
 
-@check(decides="amplified_scale")
+@check(decides="amplified_scale", presupposes=(logits_form,))
 def hidden_growth(subject: Subject) -> Finding:
     """A norm that grows by a constant factor at every loop, at initialization already, behind a readout that hides
     it."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from loopverify.checks.check import check
 from loopverify.checks.counting import recorded
 from loopverify.checks.record import Finding, at_most, first_failing
-from loopverify.checks.subject import SEED, Subject, gap, rms
+from loopverify.checks.subject import Subject, gap, pin, rms
 from loopverify.looped import Trace
 
 __all__ = ["residual_identity", "states_before_norm"]
@@ -104,7 +104,7 @@ def _from_a_norm(trace: Trace, loop: int) -> bool:
 
 def _stepped_alone(subject: Subject, trace: Trace, loop: int) -> Tensor:
     """H_loop from H_(loop-1) in a context that no other step has seen."""
-    torch.manual_seed(SEED)
+    pin()
     with torch.no_grad():
         _, context = subject.model.embed(subject.tokens)
         return subject.model.step(trace.states[loop - 1], context, loop)

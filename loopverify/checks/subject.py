@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopverify.checks.record import NotApplicableError
+from loopverify.checks.record import NotApplicableError, UnsoundRunError
 from loopverify.checks.substitute import in_dtype
 from loopverify.looped import Looped, Trace, unroll
 
-__all__ = ["SEED", "Subject", "exactly", "gap", "rms", "rounding", "token_gaps"]
+__all__ = ["SAFETY", "SEED", "Subject", "exactly", "gap", "pin", "rms", "rounding", "token_gaps"]
 
 SEED = 0
 """Of everything that a check draws, so that a result repeats."""
@@ -24,6 +24,14 @@ SAFETY = 16.0
 hundred tokens, over several operations a loop, against one draw."""
 TOO_COARSE = 0.1
 """Relative. Where rounding alone may change a result by more than this, a comparison says nothing."""
+
+
+def pin(seed: int = SEED) -> None:
+    """Pin the global random numbers. torch.manual_seed would also leave a seed behind, and a stack trace at every call,
+    for a CUDA that has not started yet."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
 
 
 class Subject:
@@ -39,7 +47,7 @@ class Subject:
         probe = self.unroll(torch.zeros(1, 1, dtype=torch.int64, device=self.device), loops=1, model=idle)
         self.dtype = probe.states[0].dtype
         self.width = probe.states[0].shape[-1]
-        self.vocab_size = model.vocab_size or probe.logits(1).shape[-1]
+        self.vocab_size = model.vocab_size or _vocabulary(probe.logits(1))
         self.tokens = self.draw(BATCH, TOKENS)
         # Enough loops to tell the first, the last and those between apart; not more, for the sake of time.
         self.loops = min(max(model.trained_loops, 2), 4)
@@ -63,17 +71,27 @@ class Subject:
     def unroll(
         self, tokens: Tensor | None = None, loops: int | None = None, *, grad: bool = False, model: Looped | None = None
     ) -> Trace:
-        """As `loopverify.unroll`, from a pinned random state."""
-        torch.manual_seed(SEED)
+        """As `loopverify.unroll`, from a pinned random state.
+
+        Raises:
+            UnsoundRunError: within its trained loops, the model's own run has a state of another dtype than H_0, or one
+                that is not finite (the run of a `model` given instead is for the caller to judge).
+        """
+        pin()
         tokens = self.tokens if tokens is None else tokens
-        return unroll(model or self.model, tokens, self.loops if loops is None else loops, grad=grad)
+        trace = unroll(model or self.model, tokens, self.loops if loops is None else loops, grad=grad)
+        if model is None:
+            _require_sound(trace.states[: self.model.trained_loops + 1])
+        return trace
 
     def in_dtype(self, dtype: torch.dtype, *, grad: bool = False) -> tuple[Looped, Trace]:
         """The model with parameters and buffers in `dtype`, and its run of the subject's tokens.
 
         Raises:
             NotApplicableError: the model has no parameters to convert, or does not run in this dtype.
+            UnsoundRunError: as `unroll`, in the model's own dtype.
         """
+        _require_sound(self.trace.states)
         try:
             model = in_dtype(self.model, dtype)
             trace = self.unroll(model=model, grad=grad)
@@ -134,11 +152,9 @@ class Subject:
     @cached_property
     def repeatable(self) -> bool:
         """Whether two runs of the same tokens, from different random states, agree."""
-        runs = []
-        for seed in (SEED + 1, SEED + 2):
-            torch.manual_seed(seed)
-            runs.append(unroll(self.model, self.tokens, self.loops))
-        return gap(runs[0].states[-1], runs[1].states[-1]) <= self.state_limit
+        pin(SEED + 1)
+        other = unroll(self.model, self.tokens, self.loops)
+        return gap(other.states[-1], self.trace.states[-1]) <= self.state_limit
 
     def require_repeatable(self) -> None:
         """Refuse to compare runs that draw different random numbers, as runs of different shapes do.
@@ -150,6 +166,21 @@ class Subject:
             raise NotApplicableError(
                 "two runs of the same tokens differ already, see checks determinism and sampled_depth"
             )
+
+
+def _vocabulary(logits: object) -> int:
+    """The last dimension of logits; 2 where there is none, which is for `logits_form` to say."""
+    return logits.shape[-1] if isinstance(logits, Tensor) and logits.ndim > 0 else 2
+
+
+def _require_sound(states: tuple[Tensor, ...]) -> None:
+    first = states[0]
+    for k, state in enumerate(states):
+        if (state.dtype, state.device) != (first.dtype, first.device):
+            moved = f"H_{k} is {state.dtype} on {state.device}, H_0 is {first.dtype} on {first.device}"
+            raise UnsoundRunError(moved, check="state_dtype")
+        if not bool(state.isfinite().all()):
+            raise UnsoundRunError(f"H_{k} is not finite", check="trajectory_order")
 
 
 def exactly(tensor: Tensor) -> Tensor:

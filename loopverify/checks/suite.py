@@ -15,8 +15,10 @@ from loopverify.checks import (
     determinism,
     exits,
     gradients,
+    masks,
     memory,
     numerics,
+    padding,
     readouts,
     reports,
     scale,
@@ -39,6 +41,8 @@ _THEMES = (
     determinism,
     gradients,
     tokens,
+    padding,
+    masks,
     readouts,
     depth,
     scale,
@@ -48,7 +52,10 @@ _THEMES = (
     reports,
 )
 CHECKS: Mapping[str, Check] = {
-    entry.id: entry for theme in _THEMES for entry in vars(theme).values() if isinstance(entry, Check)
+    entry.id: entry
+    for theme in _THEMES
+    for entry in vars(theme).values()
+    if isinstance(entry, Check) and entry.function.__module__ == theme.__name__  # not one that another presupposes
 }
 """Every check by its id, theme by theme."""
 

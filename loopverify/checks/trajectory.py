@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from loopverify.checks.check import check
 from loopverify.checks.counting import counted
-from loopverify.checks.record import Finding, NotApplicableError, at_least, at_most, first_failing
+from loopverify.checks.record import Finding, NotApplicableError, UnsoundRunError, at_least, at_most, first_failing
+from loopverify.checks.resolution import Resolution, resolutions
 from loopverify.checks.subject import Subject, gap, rms
 
 __all__ = ["loops_executed", "state_dtype", "step_reads_state", "trajectory_order"]
@@ -25,7 +26,12 @@ MANY_LOOPS = 16
 def trajectory_order(subject: Subject) -> Finding:
     """A run of K loops that does not give K different states in order: only the last state is exposed, or a longer
     run does not begin with the shorter one."""
-    longest = subject.unroll(loops=subject.loops + 1)
+    try:
+        longest = subject.unroll(loops=subject.loops + 1)
+    except UnsoundRunError as error:
+        if error.check != "trajectory_order":
+            raise
+        return Finding(held=False, message=f"{error}. {_OVERFLOW_ADVICE}")
 
     def findings() -> Iterator[Finding]:
         for k in range(1, longest.loops + 1):
@@ -54,6 +60,12 @@ def trajectory_order(subject: Subject) -> Finding:
     return first_failing(findings())
 
 
+_OVERFLOW_ADVICE = (
+    "Likely cause: a division by zero, a logarithm or root of a negative number, or an overflow in embed or step. "
+    "Remedy: find the first operation whose result is not finite, and add the epsilon or the clamp that it lacks."
+)
+
+
 @check()
 def step_reads_state(subject: Subject) -> Finding:
     """A step that ignores the state it is given: a recorded trajectory is replayed instead of computed."""
@@ -76,24 +88,50 @@ def step_reads_state(subject: Subject) -> Finding:
     )
 
 
-@check()
+@check(explained_by=("truncated_gradient",))
 def state_dtype(subject: Subject) -> Finding:
-    """A state that changes its dtype or device on the way, so that early and late loops round differently."""
-    first = subject.trace.states[0]
-    moved = [
-        (k, state)
-        for k, state in enumerate(subject.trace.states)
-        if state.dtype != first.dtype or state.device != first.device
-    ]
-    what = f"H_{moved[0][0]} is {moved[0][1].dtype} on {moved[0][1].device}" if moved else ""
+    """A state that changes its dtype or device on the way, so that early and late loops round differently.
+
+    Also inside a step: a float32 state that was rounded to bfloat16 and cast back is bfloat16 by another name.
+    """
+    try:
+        named = f"all states are {subject.trace.states[0].dtype}"
+    except UnsoundRunError as error:
+        if error.check != "state_dtype":
+            raise
+        return Finding(held=False, message=f"{error}. {_CAST_ADVICE}")
+    if subject.dtype in (torch.bfloat16, torch.float16):
+        return Finding(held=True, message=f"{named}, which leaves nothing coarser to look for")
+    if not _repeats_its_steps(subject):
+        return Finding(held=True, message=f"{named}; how finely they are computed is for a step that repeats itself")
+    return first_failing(_fineness(subject, found) for found in resolutions(subject))
+
+
+_CAST_ADVICE = (
+    "Likely cause: a norm or a residual branch casts and does not cast back. "
+    "Remedy: return the state from step in the dtype and on the device in which it came."
+)
+
+
+def _repeats_its_steps(subject: Subject) -> bool:
+    """Whether a step gives the same state again; if not, that is for check step_memory to name."""
+    trace = subject.trace
+    with torch.no_grad():
+        again = [subject.model.step(trace.states[k - 1], trace.context, k) for k in range(trace.loops, 0, -1)]
+    return all(gap(a, b) <= subject.state_limit for a, b in zip(reversed(again), trace.states[1:], strict=True))
+
+
+def _fineness(subject: Subject, found: Resolution) -> Finding:
     return at_most(
-        float(len(moved)),
-        0,
-        "states",
-        fault=f"{what}, H_0 is {first.dtype} on {first.device}",
-        cause="a norm or a residual branch casts and does not cast back",
-        remedy="return the state from step in the dtype in which it came",
-        note=f"all states are {first.dtype}",
+        found.error,
+        found.limit,
+        "relative",
+        fault=f"the states are {subject.dtype} and step at loop {found.loop} computes coarser than float32: at rms "
+        f"{found.scale:.3g}, states in a row map to states that jump",
+        cause="the state or a branch is rounded inside step and cast back (a stray .bfloat16() or .half(), autocast), "
+        "or digits are lost to a larger number that is added and taken off again",
+        remedy="keep the residual stream and what is added to it in the dtype of the states",
+        note=f"all states are {subject.dtype} and computed as finely as float32",
     )
 
 

@@ -21,6 +21,8 @@ class Saboteur:
     words: str
     """A regular expression that the message must match."""
     plant: Callable[[], Any]
+    alone: bool = False
+    """Whether no other check may fail or crash on it: what it would say of the fault would mislead."""
 
     def build(self, seed: int) -> lv.Looped:
         """The model, with weights from `seed`."""
@@ -29,11 +31,11 @@ class Saboteur:
         return model
 
 
-def trips(check: str, words: str) -> Callable[[type], type]:
+def trips(check: str, words: str, *, alone: bool = False) -> Callable[[type], type]:
     """Mark a class as the saboteur of a check."""
 
     def mark(plant: type) -> type:
-        plant.saboteur = Saboteur(name=plant.__name__, check=check, words=words, plant=plant)
+        plant.saboteur = Saboteur(name=plant.__name__, check=check, words=words, plant=plant, alone=alone)
         return plant
 
     return mark

@@ -39,6 +39,12 @@ class CountsItsRuns(CachedTransformer):
         return super().step(state, context, loop) + self.runs // 3
 
 
+@trips("trajectory_order", "H_2 is not finite.*a division by zero.*the epsilon or the clamp", alone=True)
+class DividesByZero(CachedTransformer):
+    def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
+        return super().step(state, context, loop) / (loop != 2)
+
+
 @trips("step_reads_state", "another H_0 of the same size gives the same H_1.*handed out one by one")
 class Replayed(CachedTransformer):
     def embed(self, tokens: Tensor) -> tuple[Tensor, Any]:
@@ -52,11 +58,46 @@ class Replayed(CachedTransformer):
         return context[loop]
 
 
-@trips("state_dtype", "H_2 is torch.bfloat16 on cpu, H_0 is torch.float32.*casts and does not cast back")
+@trips("state_dtype", "H_2 is torch.bfloat16 on cpu, H_0 is torch.float32.*casts and does not cast back", alone=True)
 class CastsAndStays(CachedTransformer):
     def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
         following = super().step(state.float(), context, loop)
         return following.bfloat16() if loop > 1 else following
+
+
+@trips("state_dtype", "step at loop 1 computes coarser than float32.*rounded inside step and cast back")
+class RoundsItsState(CachedTransformer):
+    def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
+        return super().step(state, context, loop).bfloat16().to(state)
+
+
+class LargeStates(CachedTransformer):
+    """States beside which the updates are small, as after a long drift."""
+
+    def embed(self, tokens: Tensor) -> tuple[Tensor, Any]:
+        state, context = super().embed(tokens)
+        return 1e5 * state, context
+
+
+@trips("state_dtype", "computes coarser than float32.*keep the residual stream")
+class RoundsALargeState(LargeStates):
+    def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
+        # The first loop does not round, and later ones find a state in the middle of a step of bfloat16.
+        following = super().step(state.bfloat16().to(state), context, loop)
+        return following if loop == 1 else following.bfloat16().to(state)
+
+
+@trips("state_dtype", "computes coarser than float32: at rms 1, states in a row map to states that jump")
+class RoundsABranchBesideALargeState(LargeStates):
+    def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
+        return state + (super().step(state, context, loop) - state).bfloat16().to(state)
+
+
+@trips("state_dtype", "computes coarser than float32.*autocast")
+class StepsUnderAutocast(CachedTransformer):
+    def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().step(state, context, loop).to(state)
 
 
 @trips("loops_executed", r"loop 3 calls 1 modules, most loops 19|loop \d calls .*capped by the configuration")

@@ -38,7 +38,7 @@ class CentersOverTheBatch(CachedTransformer):
         return following - 0.1 * following.mean(0, keepdim=True)
 
 
-@trips("padding_invariance", "3 padding tokens on the left of row 0.*positions are counted from the first padding")
+@trips("padding_invariance", "on the left of row 0 .*on the right they change nothing.*counted from the first padding")
 class CountsPaddingAsPositions(CachedTransformer):
     def __init__(self) -> None:
         super().__init__()
@@ -53,13 +53,38 @@ class CountsPaddingAsPositions(CachedTransformer):
         return state + self.places[: tokens.shape[1]], context
 
 
-@trips("mask_influence", "masking the first 2 tokens has no effect.*never reaches the attention")
+@trips("padding_invariance", "a mask of only True changes .*H_0 is the same, so it is the positions", alone=True)
+class OtherPositionsUnderAMask(CachedTransformer):
+    def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
+        state, context = super().embed_masked(tokens, mask)
+        return state, replace(context, rope=self._rope((2 * mask.long().cumsum(1))[:, None, :]))
+
+
+@trips("padding_invariance", "a mask of only True changes .*H_0 differs already.*positions in two ways", alone=True)
+class LearnedPositionsFromOne(CachedTransformer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(0.1 * torch.randn(64, D))
+
+    def embed(self, tokens: Tensor) -> tuple[Tensor, Any]:
+        state, context = super().embed(tokens)
+        return state + self.places[: tokens.shape[1]], context
+
+    def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
+        state, context = super().embed_masked(tokens, mask)
+        return state + self.places[mask.long().cumsum(1)], context
+
+    def looped(self, name: str | None = None) -> lv.Looped:
+        return replace(super().looped(name), decode=None, cache_slots=None)  # these know of no such positions
+
+
+@trips("mask_influence", "masking the first 2 tokens has no effect.*never reaches the attention", alone=True)
 class IgnoresTheMask(CachedTransformer):
     def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
         return self.embed(tokens)
 
 
-@trips("mask_influence", "what stands in 2 masked tokens still changes what later tokens show")
+@trips("mask_influence", "what stands in 2 masked tokens still changes what later tokens show.*not all", alone=True)
 class MasksAtTheFirstLayerOnly(CachedTransformer):
     def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
         _, masked = super().embed_masked(tokens, mask)
@@ -67,16 +92,53 @@ class MasksAtTheFirstLayerOnly(CachedTransformer):
         return super().step(state, masked, 1), context
 
 
+@trips("mask_influence", "mask of only True, token 0 sees token 1, .*takes the place of the causal mask", alone=True)
+class MaskInsteadOfCausality(CachedTransformer):
+    def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
+        state, context = super().embed_masked(tokens, mask)
+        return state, replace(context, mask=mask[:, None, None, :])
+
+
+@trips("mask_influence", r"mask of only True, token 1 no longer sees token 0, .*the mask is shifted", alone=True)
+class MaskHidesARealToken(CachedTransformer):
+    def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
+        state, context = super().embed_masked(tokens, mask)
+        visible = context.mask.clone()
+        visible[..., 1:, 0] = False
+        return state, replace(context, mask=visible)
+
+
+@trips("mask_influence", "hides the first 2 tokens, what real tokens show is not finite.*0 / 0", alone=True)
+class MaskedTokensAreNaN(CachedTransformer):
+    def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
+        state, context = super().embed_masked(tokens, mask)
+        return state.masked_fill(~mask[..., None], torch.nan), context
+
+
 # --- readouts
 
 
-@trips("logits_form", r"shows torch.float32 \(3, 1, 23\).*expected finite numbers of shape \(3, 10, 23\).*last token")
+@trips("logits_form", "exit 1 shows logits that are not finite for a state that is.*look for NaN", alone=True)
+class NanInTheHead(CachedTransformer):
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.head.weight[3] = torch.nan
+
+
+@trips("logits_form", r"shows tuple, expected .* shape \(1, 1, 23\).*output of a whole model", alone=True)
+class HandsOnATuple(CachedTransformer):
+    def readout(self, state: Tensor, context: Any, loop: int, loops: int) -> Tensor:
+        return (super().readout(state, context, loop, loops), None)
+
+
+@trips("logits_form", r"shows torch.float32 \(3, 1, 23\), expected .* shape \(3, 10, 23\).*last token", alone=True)
 class ReadsTheLastTokenOnly(CachedTransformer):
     def readout(self, state: Tensor, context: Any, loop: int, loops: int) -> Tensor:
         return super().readout(state[:, -1:], context, loop, loops)
 
 
-@trips("logits_form", r"\(3, 10, 23\).*of shape \(3, 10, 29\).*another vocabulary than declared")
+@trips("logits_form", r"\(1, 1, 23\).*of shape \(1, 1, 29\).*another vocabulary than declared", alone=True)
 class DeclaresAnotherVocabulary(CachedTransformer):
     def __init__(self) -> None:
         super().__init__()

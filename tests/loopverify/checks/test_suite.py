@@ -49,18 +49,19 @@ def test_a_module_is_adapted_on_the_way() -> None:
 
 def test_all_failures_are_raised_at_once_with_their_words() -> None:
     with pytest.raises(ConformanceError) as caught:
-        lv.check_looped_model(sabotaged("IgnoresTheMask"))
-    assert [result.id for result in caught.value.results] == ["padding_invariance", "mask_influence"]
+        lv.check_looped_model(sabotaged("CappedLoops"))
+    assert [result.id for result in caught.value.results] == ["loops_executed", "parameter_gradient"]
     text = str(caught.value)
-    assert text.startswith(f"IgnoresTheMask: 2 of {len(CHECKS)} checks do not hold\n")
-    assert "mask_influence: masking the first 2 tokens has no effect on the others (0 against a limit of" in text
-    assert "Likely cause: the mask is accepted as an argument and never reaches the attention. Remedy: hand" in text
+    assert text.startswith(f"CappedLoops: 2 of {len(CHECKS)} checks do not hold\n")
+    assert "loops_executed: 6 loops were asked for, and not all run the same block: loop 5 calls 1 modules" in text
+    assert "Likely cause: the number of loops is capped by the configuration, or a loop is skipped or run twice" in text
+    assert "parameter_gradient: no gradient reaches scale.weight, scale.bias (2 against a limit of 0 param" in text
     assert isinstance(caught.value, AssertionError)
 
 
 def test_an_expected_failure_is_xfailed_and_one_that_passes_is_xpassed() -> None:
     model = sabotaged("IgnoresTheMask")
-    reasons = {"padding_invariance": "no padding in training", "mask_influence": "one row at a time"}
+    reasons = {"mask_influence": "one row at a time"}
     results = by_id(lv.check_looped_model(model, expected_failures=reasons))
     assert results["mask_influence"].status == "xfailed"
     assert results["mask_influence"].message.startswith("expected (one row at a time): masking the first 2 tokens")
@@ -203,6 +204,41 @@ def test_a_fault_that_leaves_nothing_to_look_at_is_named_once(name: str, named: 
     results = by_id(lv.check_looped_model(sabotaged(name), on_fail="return"))
     assert {name for name, result in results.items() if result.status in ("failed", "error")} == named
     assert f"see check {min(named)}: " in results["optimizer_step"].message
+
+
+@pytest.mark.parametrize(
+    ("name", "disturbed", "words"),
+    [
+        (
+            "NanInTheHead",
+            "optimizer_step",
+            "not tested, see check logits_form: exit 1 shows logits that are not finite",
+        ),
+        ("HandsOnATuple", "depth_use", "not tested, see check logits_form: exit 1 shows tuple, expected"),
+        ("DividesByZero", "overshoot", "no trajectory to look at, see check trajectory_order: H_2 is not finite"),
+        ("CastsAndStays", "resume", "no trajectory to look at, see check state_dtype: H_2 is torch.bfloat16 on cpu"),
+        ("IgnoresTheMask", "padding_invariance", "not tested, see check mask_influence: masking the first 2 tokens"),
+    ],
+)
+def test_a_check_that_could_only_mislead_points_to_the_one_that_names_the_fault(
+    name: str, disturbed: str, words: str
+) -> None:
+    result = CHECKS[disturbed].run(sabotaged(name))
+    assert result.status == "skipped"
+    assert result.message.startswith(words)
+
+
+def test_a_check_that_another_presupposes_and_that_crashes_says_so_itself_and_only_once() -> None:
+    class OneTokenIsTooFew(CachedTransformer):
+        def step(self, state: Tensor, context: object, loop: int) -> Tensor:
+            if state.shape[1] == 1 and loop > 1:
+                raise ZeroDivisionError("no neighbors")
+            return super().step(state, context, loop)
+
+    torch.manual_seed(0)
+    model = replace(OneTokenIsTooFew().looped(), decode=None, cache_slots=None)
+    results = lv.check_looped_model(model, on_fail="return")
+    assert [result.id for result in results if result.status not in ("passed", "skipped")] == ["logits_form"]
 
 
 def test_a_growth_law_that_holds_is_confirmed() -> None:

@@ -1,0 +1,136 @@
+"""Which tokens an attention mask lets see which, found out by changing one token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from loopverify.checks.check import check
+from loopverify.checks.readouts import logits_form
+from loopverify.checks.record import Finding, NotApplicableError, at_least, at_most, first_failing
+from loopverify.checks.subject import Subject, gap, pin, token_gaps
+
+__all__ = ["mask_influence", "masked_run"]
+
+HIDDEN = 2
+"""Tokens that a mask hides at the beginning of a row."""
+CLEARLY = 10.0
+"""Times the limit of equality: an influence so large is one, and one below the limit is none. Between the two, that of
+a distant token may lie on either side by rounding."""
+
+
+@check(needs=("embed_masked",), presupposes=(logits_form,))
+def mask_influence(subject: Subject) -> Finding:
+    """An attention mask that is accepted and ignored: a masked token has influence, or masking one has none.
+
+    Also one that takes the place of the causal mask, or hides real tokens: among real tokens, the same ones must see
+    each other as in a run without a mask.
+    """
+    subject.require_repeatable()
+    limit = subject.logits_limit
+    plain = _influence(subject, lambda rows: subject.unroll(rows).logits(subject.loops))
+    if float(plain[:HIDDEN, HIDDEN:].max()) <= limit:
+        raise NotApplicableError("no token influences a later one, so a mask has nothing to hide")
+    real = torch.ones(len(plain), dtype=torch.bool, device=subject.device)
+    hiding = real.clone()
+    hiding[:HIDDEN] = False
+
+    def findings() -> Iterator[Finding]:
+        shown = {mask: _under(subject, mask)(subject.tokens) for mask in (real, hiding)}
+        for mask, logits in shown.items():
+            yield _finite(logits[:, mask], mask)
+        yield _effect(gap(shown[hiding][:, HIDDEN:], shown[real][:, HIDDEN:]), limit)
+        for mask in (real, hiding):
+            seen = _influence(subject, _under(subject, mask))
+            if not bool(mask.all()):
+                yield _content(float(seen[~mask][:, mask].max()), limit)
+            yield _same_pairs(seen, plain, mask, limit)
+
+    return first_failing(findings())
+
+
+def _under(subject: Subject, mask: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda rows: masked_run(subject, rows, mask.expand_as(rows))
+
+
+def _influence(subject: Subject, run: Callable[[Tensor], Tensor]) -> Tensor:
+    """How far another token i (rows) changes what token t shows (columns), (T, T), relative."""
+    original = subject.tokens[0]
+    T = len(original)
+    rows = original.repeat(T + 1, 1)
+    rows[torch.arange(T), torch.arange(T)] = subject.others(original)
+    shown = run(rows)
+    return token_gaps(shown[:-1], shown[-1:].expand_as(shown[:-1]))
+
+
+def _named(mask: Tensor) -> str:
+    return "a mask of only True" if bool(mask.all()) else f"a mask that hides the first {HIDDEN} tokens"
+
+
+def _finite(logits: Tensor, mask: Tensor) -> Finding:
+    return at_most(
+        float((~logits.isfinite()).sum()),
+        0,
+        "values",
+        fault=f"under {_named(mask)}, what real tokens show is not finite",
+        cause="a masked token that may look at nothing: its softmax is 0 / 0, which spreads to whoever weighs it by 0",
+        remedy="let a masked token look at itself",
+    )
+
+
+def _effect(far: float, limit: float) -> Finding:
+    return at_least(
+        far,
+        limit,
+        "relative",
+        fault=f"masking the first {HIDDEN} tokens has no effect on the others",
+        cause="the mask is accepted as an argument and never reaches the attention",
+        remedy="hand the mask to the attention of every layer at every loop",
+    )
+
+
+def _content(far: float, limit: float) -> Finding:
+    return at_most(
+        far,
+        limit,
+        "relative",
+        fault=f"what stands in {HIDDEN} masked tokens still changes what later tokens show",
+        cause="the mask reaches some layers or loops and not all, or it is inverted",
+        remedy="hand the mask to the attention of every layer at every loop",
+    )
+
+
+def _same_pairs(seen: Tensor, plain: Tensor, mask: Tensor, limit: float) -> Finding:
+    both = (mask[:, None] & mask[None, :]).cpu()
+    more = both & (seen > CLEARLY * limit) & (plain <= limit)
+    less = both & (seen <= limit) & (plain > CLEARLY * limit)
+    late = bool(more.any())
+    i, t = _first(more if late else less)
+    return at_most(
+        float((more | less).sum()),
+        0,
+        "pairs of tokens",
+        fault=f"under {_named(mask)}, token {t} {'sees' if late else 'no longer sees'} token {i}, other than without",
+        cause="the mask takes the place of the causal mask" if late else "the mask is shifted, or hides what is real",
+        remedy="let a token see what the causal mask and the mask of the padding both allow",
+        note="masked tokens have no influence, masking has some, and real tokens see the same ones as without a mask",
+    )
+
+
+def _first(pairs: Tensor) -> tuple[int, int]:
+    found = pairs.nonzero().tolist()
+    return (int(found[0][0]), int(found[0][1])) if found else (0, 0)
+
+
+def masked_run(subject: Subject, tokens: Tensor, mask: Tensor) -> Tensor:
+    """Logits (B, T, V) of the last exit under a mask (B, T)."""
+    embed_masked = subject.model.embed_masked
+    assert embed_masked is not None
+    pin()
+    with torch.no_grad():
+        state, context = embed_masked(tokens, mask)
+        for k in range(1, subject.loops + 1):
+            state = subject.model.step(state, context, k)
+        return subject.model.readout(state, context, subject.loops, subject.loops)
