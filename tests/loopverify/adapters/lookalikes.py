@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def tiny_ouro(loops: int = 3, seed: int = 0) -> OuroLike:
+def tiny_ouro(loops: int = 3, seed: int = 0, gate: type[nn.Linear] | None = None) -> OuroLike:
+    """With a gate in float32, or in the dtype of the states when `gate` is nn.Linear, as in the public code."""
     torch.manual_seed(seed)
     config = SimpleNamespace(
         vocab_size=29, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, total_ut_steps=loops
     )
-    config.early_exit_threshold = 1.0
+    config.early_exit_threshold, config.gate = 1.0, gate or WideGate
     return _spread(OuroLike(config)).eval()
 
 
@@ -152,6 +153,14 @@ class Rotary(nn.Module):
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
 
+class WideGate(nn.Linear):
+    """A linear map computed in float32 at least, so that exit probabilities sum to 1 in bfloat16, too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return F.linear(x.to(wide), self.weight.to(wide), self.bias.to(wide))
+
+
 class OuroBody(nn.Module):
     def __init__(self, config: SimpleNamespace) -> None:
         super().__init__()
@@ -160,7 +169,7 @@ class OuroBody(nn.Module):
         self.layers = nn.ModuleList(OuroLayer(config, index) for index in range(config.num_hidden_layers))
         self.norm = Norm(config.hidden_size)
         self.rotary_emb = Rotary(config.hidden_size // config.num_attention_heads)
-        self.early_exit_gate = nn.Linear(config.hidden_size, 1)
+        self.early_exit_gate = config.gate(config.hidden_size, 1)
         self.total_ut_steps = config.total_ut_steps  # a copy: a later change of the configuration has no effect
 
     def forward(self, input_ids, attention_mask=None, past_key_values=None, use_cache=None):

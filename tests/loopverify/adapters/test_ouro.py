@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import loopverify as lv
 from loopverify.adapters.exits import first_reaching, stick_breaking
@@ -114,6 +114,34 @@ def test_exit_probabilities_keep_the_dtype_of_the_gates_so_that_rounding_shows()
         off[dtype] = (probabilities.double().sum(-1) - 1).abs().max().item()
     assert off[torch.float32] < 8 * torch.finfo(torch.float32).eps
     assert off[torch.bfloat16] > 1e-3  # the trap: they do not sum to 1
+
+
+def off_by_rounding(loops: int, dtype: torch.dtype) -> float:
+    """How far probabilities of K exits may be from a sum of 1: p_k + left_k is left_(k-1) with at most two roundings,
+    and after K - 1 exits (1 + u)^(2 (K - 1)), where u is half an eps."""
+    return (1 + torch.finfo(dtype).eps / 2) ** (2 * (loops - 1)) - 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("loops", [2, 4, 8])
+def test_stick_breaking_is_off_by_two_roundings_an_exit_and_no_more(loops: int, dtype: torch.dtype) -> None:
+    bound = off_by_rounding(loops, dtype)
+    probabilities = stick_breaking([3 * torch.randn(64, 1024).to(dtype) for _ in range(loops)])
+    off = (probabilities.double().sum(-1) - 1).abs().max().item()
+    assert bound / 20 < off <= bound
+
+
+def test_the_view_of_a_module_whose_gate_is_wide_conforms(module: OuroLike) -> None:
+    lv.check_looped_model(module)
+
+
+def test_a_gate_in_half_precision_is_a_fault_that_the_design_explains_but_does_not_excuse() -> None:
+    # A limit as wide as the rounding of eight exits in bfloat16, 5.6 %, would excuse every gate.
+    result = lv.checks.CHECKS["exit_half_precision"].run(lv.adapt(tiny_ouro(gate=nn.Linear)))
+    assert result.status == "failed"
+    assert 1e-3 < result.value <= off_by_rounding(8, torch.bfloat16) < 0.057
+    assert off_by_rounding(8, torch.float32) < result.limit < 1e-5
+    assert "compute gates and probabilities in float32 whatever the dtype of the states" in result.message
 
 
 @torch.no_grad()
