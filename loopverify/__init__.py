@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from loopverify._version import __version__
 
 if TYPE_CHECKING:
-    from loopverify import checks, claims, models, objectives, probes, report, stats, theory
+    from loopverify import checks, claims, generation, models, objectives, probes, report, stats, theory
     from loopverify.adapters import adapt
     from loopverify.checks import CheckResult, check_looped_model, checks_for, parametrize_with_checks
     from loopverify.looped import Looped, Trace, unroll
@@ -33,6 +33,7 @@ _LAZY: dict[str, str | None] = {
     "checks_for": "loopverify.checks",
     "claims": None,
     "compare": "loopverify.probes",
+    "generation": None,
     "models": None,
     "objectives": None,
     "parametrize_with_checks": "loopverify.checks",
@@ -59,6 +60,7 @@ __all__ = [
     "checks_for",
     "claims",
     "compare",
+    "generation",
     "models",
     "objectives",
     "parametrize_with_checks",
