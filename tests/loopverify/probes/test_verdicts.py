@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import loopverify as lv
+from loopverify.models.recurrences import FACTORIES, TinyBlock
 from loopverify.objectives import Terms, named
 from tests.loopverify.probes import closed_form
 from tests.loopverify.probes.closed_form import looped, radial_step, raw, rms, rmsnorm
@@ -135,36 +136,63 @@ def test_a_penalty_without_gradient_is_not_felt() -> None:
     assert audit.facts.objective == "logged_only"
 
 
-def train(readout: str, objective: str) -> lv.Looped:
-    """A hundred steps on a repetitive text: long enough to leave initialization, not to drift."""
-    torch.manual_seed(0)
-    config = lv.models.TransformerConfig(vocab_size=V, d_model=32, d_ff=64, layers=1, readout=readout, trained_loops=3)
-    module = lv.models.LoopedTransformer(config)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+def text_batch(start: int) -> tuple[Tensor, Tensor]:
+    """Eight windows of a repetitive text from `start` on: tokens and targets."""
     text = torch.arange(600) * torch.arange(600) % V
+    windows = torch.stack([text[i : i + 13] for i in range(start, start + 64, 8)])
+    return windows[:, :-1], windows[:, 1:].contiguous()
+
+
+def trained(model: lv.Looped, objective: str) -> lv.Looped:
+    """A hundred steps: long enough to leave initialization, not to drift."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for step in range(100):
-        batch = torch.stack([text[i : i + 13] for i in range(step, step + 64, 8)])
-        loss = named(objective)(lv.unroll(module.looped(), batch[:, :-1], grad=True), batch[:, 1:].contiguous()).total
+        tokens, targets = text_batch(step)
+        loss = named(objective)(lv.unroll(model, tokens, grad=True), targets).total
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return module.looped()
+    return model
 
 
 @pytest.mark.parametrize(
-    ("readout", "objective", "verdict"),
+    ("readout", "objective", "norm", "verdict"),
     [
-        ("rmsnorm", "per_loop", "blind_spot"),
-        ("rmsnorm", "terminal", "blind_spot"),
-        ("raw", "per_loop", "controlled"),
-        ("raw", "terminal", "controlled"),
-        ("final_only", "per_loop", "controlled"),
-        ("rmsnorm", "per_loop+penalty", "controlled"),
+        ("rmsnorm", "per_loop", "none", "blind_spot"),
+        ("rmsnorm", "terminal", "none", "blind_spot"),
+        ("raw", "per_loop", "none", "controlled"),
+        ("raw", "terminal", "none", "controlled"),
+        ("final_only", "per_loop", "none", "controlled"),
+        ("rmsnorm", "per_loop+penalty", "none", "controlled"),
+        ("rmsnorm", "per_loop", "own", "removed"),
+        ("rmsnorm", "per_loop", "shared", "removed"),
     ],
 )
-def test_the_verdict_holds_after_training(readout: str, objective: str, verdict: str) -> None:
-    text = torch.arange(600) * torch.arange(600) % V
-    batch = torch.stack([text[i : i + 13] for i in range(0, 64, 8)])
-    audit = lv.audit(train(readout, objective), batch[:, :-1], batch[:, 1:].contiguous(), objective=named(objective))
+def test_the_verdict_holds_after_training(readout: str, objective: str, norm: str, verdict: str) -> None:
+    torch.manual_seed(0)
+    config = lv.models.TransformerConfig(
+        vocab_size=V, d_model=32, d_ff=64, layers=1, readout=readout, trained_loops=3, inter_loop_norm=norm
+    )
+    model = trained(lv.models.LoopedTransformer(config).looped(), objective)
+    audit = lv.audit(model, *text_batch(0), objective=named(objective))
     assert audit.verdict == verdict
     assert audit.exits[-1].loss < math.log(V) / 2  # it has learned
+
+
+@pytest.mark.parametrize(
+    ("factory", "verdict", "carry"),
+    [
+        ("pre_norm", "blind_spot", "carried"),
+        ("doubling", "blind_spot", "amplified"),
+        ("linear_decay", "damped", "damped"),
+        ("post_norm", "removed", "removed"),
+        ("deep_norm", "removed", "removed"),
+    ],
+)
+def test_the_verdict_on_a_recurrence_holds_after_training(factory: str, verdict: str, carry: str) -> None:
+    model = FACTORIES[factory](TinyBlock(vocab_size=V))
+    before = lv.audit(model, *text_batch(0))
+    after = lv.audit(trained(model, "per_loop"), *text_batch(0))
+    assert after.exits[-1].loss < 0.9 * before.exits[-1].loss  # it has learned something
+    for audit in (before, after):
+        assert (audit.verdict, audit.scale.carry) == (verdict, carry)
