@@ -45,7 +45,7 @@ def mask_influence(subject: Subject) -> Finding:
         for mask in (real, hiding):
             seen = _influence(subject, _under(subject, mask))
             if not bool(mask.all()):
-                yield _content(float(seen[~mask][:, mask].max()), limit)
+                yield _content(float(seen[:HIDDEN, HIDDEN:].max()), limit)
             yield _same_pairs(seen, plain, mask, limit)
 
     return first_failing(findings())

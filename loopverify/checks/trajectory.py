@@ -14,7 +14,7 @@ from loopverify.checks.check import check
 from loopverify.checks.counting import counted
 from loopverify.checks.record import Finding, NotApplicableError, UnsoundRunError, at_least, at_most, first_failing
 from loopverify.checks.resolution import Resolution, resolutions
-from loopverify.checks.subject import Subject, gap, rms
+from loopverify.checks.subject import SAFETY, Subject, gap, rms
 
 __all__ = ["loops_executed", "state_dtype", "step_reads_state", "trajectory_order"]
 
@@ -118,7 +118,7 @@ def _repeats_its_steps(subject: Subject) -> bool:
     trace = subject.trace
     with torch.no_grad():
         again = [subject.model.step(trace.states[k - 1], trace.context, k) for k in range(trace.loops, 0, -1)]
-    return all(gap(a, b) <= subject.state_limit for a, b in zip(reversed(again), trace.states[1:], strict=True))
+    return all(gap(a, b) <= SAFETY * subject.rounding for a, b in zip(reversed(again), trace.states[1:], strict=True))
 
 
 def _fineness(subject: Subject, found: Resolution) -> Finding:

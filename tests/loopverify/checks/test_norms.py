@@ -129,6 +129,6 @@ def test_sound_norms_pass(kind: str) -> None:
 def test_a_norm_that_is_off_is_found_where_it_is_off_most(faulty: Callable[[Tensor], Tensor], where: str) -> None:
     torch.manual_seed(1)
     result = CHECKS["norm_numerics"].run(Around(Function(faulty, eps=1e-6)).looped())
-    assert result.status == "failed"
+    assert result.status == "failed", result
     assert where in result.message
     assert result.value > 10
