@@ -82,7 +82,7 @@ def named(
         exit_entropy: weight of the entropy that 'exit_weighted' rewards, beta; 0.1 as in Ouro's first stage
             (arXiv:2510.25741; 0.05 in the later ones), 0 for none. Its part is -beta times the entropy.
         chunk_tokens: how many tokens' logits there are at once; None: those of all tokens and exits. The same values
-            and gradients to rounding, for one backward pass; see `weighted_exits`. 128 to 256 do on a CPU.
+            and gradients to rounding, for one backward pass; see `weighted_exits`. 256 do on a CPU.
 
     Raises:
         InputError: an unknown placement, an unknown or repeated addition, a weight out of range among those that

@@ -22,15 +22,9 @@ class Gradients:
     def of(self, tensor: Tensor) -> Tensor:
         """The sum for `tensor`, to be added to in place: zeros of its shape at first, in float32 at least."""
         if id(tensor) not in self._sums:
-            self.put(tensor, torch.zeros_like(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32)))
+            wide = torch.promote_types(tensor.dtype, torch.float32)
+            self._sums[id(tensor)] = tensor, torch.zeros(tensor.shape, dtype=wide, device=tensor.device)
         return self._sums[id(tensor)][1]
-
-    def put(self, tensor: Tensor, gradient: Tensor) -> None:
-        """Add `gradient`, in whose memory the sum for `tensor` may from now on lie, in its dtype."""
-        if id(tensor) in self._sums:
-            self._sums[id(tensor)][1].add_(gradient)
-        else:
-            self._sums[id(tensor)] = tensor, gradient
 
     def add(self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
         """Add what an autograd call returned; None adds nothing."""

@@ -1,0 +1,61 @@
+"""What a run of the benchmarks measured, read from the JSON of pytest-benchmark, and the table made of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Measured", "measured", "table"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One ratio: what was measured, at which shape, over what."""
+
+    told: str
+    shape: str
+    peer: str
+    median: float
+    low: float
+    high: float
+    at_most: float | None
+
+    @property
+    def held(self) -> bool | None:
+        """Whether the median reaches the goal; None without one."""
+        return None if self.at_most is None else self.median <= self.at_most
+
+
+def measured(json_file: Path) -> tuple[list[Measured], dict[str, Any]]:
+    """The ratios of a run in its order, and the machine it ran on.
+
+    Benchmarks that note no ratios in their `extra_info` are passed over.
+    """
+    data = json.loads(json_file.read_text(encoding="utf-8"))
+    rows = [
+        Measured(told=of["extra_info"]["told"], shape=of["extra_info"]["shape"], **ratio)
+        for of in data["benchmarks"]
+        for ratio in of["extra_info"].get("ratios", ())
+    ]
+    return rows, data["machine_info"] | {"when": data["datetime"][:10]}
+
+
+def table(rows: Iterable[Measured], machine: dict[str, Any]) -> str:
+    """Markdown: a paragraph about the machine, then a line for each ratio."""
+    cpu = machine["cpu"]
+    lines = [
+        f"{cpu.get('brand_raw', 'unknown CPU')}, {cpu.get('count', '?')} cores, one thread used; "
+        f"torch {machine['torch']}, {machine['device']}, {machine['when']}; load of the machine while it ran: "
+        f"{machine['load']}.",
+        "",
+        "| what | at | over | median | rounds from – to | goal |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        span = "" if row.low == row.high else f"{row.low:.3g} – {row.high:.3g}"
+        goal = "" if row.at_most is None else f"≤ {row.at_most:g}: {'held' if row.held else '**not held**'}"
+        lines.append(f"| {row.told} | {row.shape} | {row.peer} | **{row.median:.3g}** | {span} | {goal} |")
+    return "\n".join(lines)

@@ -1,0 +1,95 @@
+"""Halting on the clock: sequences that leave early, against a run of fixed depth that decodes its last exit only.
+
+The weights are random and so is nothing else: which sequence leaves where is planted, so that the average depth is 1, 2
+or 3 of 4, while the score is computed and paid for. *Ideal by counted work* is the time that the counted loops and head
+products would take at the prices of the fixed runs of the same rounds (see `loopverify.probes.frontier`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from bench.contest import Contest, Ratio
+from bench.shapes import Shape
+from loopverify.looped import Looped
+from loopverify.probes import HeadScore, LowRankMargin, Score, StateChange, linear_head, run_batches
+from loopverify.probes.confidence import Arrival
+from loopverify.probes.frontier import head_cost, ideal_speedup
+from loopverify.probes.reading import Reading
+
+BATCHES, ROWS, TOKENS = 2, 8, 64
+LEAST_SHARE = 0.95
+"""Of the ideal speed-up."""
+PLANS = {1: (1,) * 8, 2: (1, 1, 1, 1, 2, 3, 3, 4), 3: (1, 2, 2, 3, 4, 4, 4, 4)}
+"""Exits of eight sequences, by their mean."""
+CASES = [(score, depth) for score in ("margin", "state_change") for depth in PLANS] + [
+    ("margin/8", 2),
+    ("margin~64", 2),
+]
+
+
+class Planted(Score):
+    """A score that is computed, and then overruled: sequence i leaves at exits[i]."""
+
+    def __init__(self, score: Score, exits: Tensor) -> None:
+        self.name, self.wants, self._score, self._exits = score.name, score.wants, score, exits
+
+    def confidence(self, at: Arrival, reading: Reading | None) -> Tensor:
+        return self._score.confidence(at, reading)
+
+    def leaves(self, at: Arrival, threshold: float) -> tuple[Tensor, Reading | None]:
+        _, reading = self._score.leaves(at, threshold)
+        return self._exits[at.numbers] == at.loop, reading
+
+
+def _score(name: str, model: Looped) -> Score:
+    head = linear_head(model)
+    assert head is not None
+    rank = min(64, head.weight.shape[1])
+    made: dict[str, Score] = {
+        "margin": HeadScore(),
+        "margin/8": HeadScore(every=8),
+        "margin~64": LowRankMargin(head, rank),
+        "state_change": StateChange(),
+    }
+    return made[name]
+
+
+def _exits(depth: int, device: str) -> Tensor:
+    """Each sequence's exit, in an order that leaves batches with different numbers of survivors."""
+    exits = torch.tensor(PLANS[depth] * (BATCHES * ROWS // 8))
+    return exits[torch.randperm(len(exits), generator=torch.Generator().manual_seed(0))].to(device)
+
+
+@pytest.mark.parametrize(("score", "depth"), CASES)
+def test_halting(contest: Contest, large: Shape, device: str, score: str, depth: int, quick: bool) -> None:
+    model, K = large.module("rmsnorm", device).eval().looped(), large.preset.loops
+    T = 8 if quick else TOKENS
+    tokens = torch.randint(large.vocab_size, (2, BATCHES, ROWS, T), generator=torch.Generator().manual_seed(1))
+    batches = list(zip(*tokens.to(device), strict=True))
+    run = partial(run_batches, model, batches, score=Planted(_score(score, model), _exits(depth, device)), pool=BATCHES)
+    work = run()
+    assert work.selected_loops == work.executed_loops == depth
+    fixed = {f"fixed depth {k}": partial(run_batches, model, batches, k) for k in (K, 1)}
+    to_deepest, to_first = contest(
+        run,
+        fixed,
+        told=f"halting by {score}, {depth} of {K} loops on average, {work.head_products:.3g} head products a token",
+        shape=f"{large.preset.name}: {BATCHES} × {ROWS} × {T} tokens, V = {large.vocab_size:,}",
+        rounds=large.rounds,
+    )
+    price = head_cost([to_deepest.median / to_first.median, *[float("nan")] * (K - 2), 1.0])
+    ideal = ideal_speedup(K, price, work)
+    share = Ratio(
+        peer=f"ideal by counted work (×{ideal:.2f}; K / average loops is ×{K / depth:.2f})",
+        median=to_deepest.median * ideal,
+        low=to_deepest.low * ideal,
+        high=to_deepest.high * ideal,
+        at_most=1 / LEAST_SHARE,
+    )
+    contest.benchmark.extra_info["ratios"].append(asdict(share))

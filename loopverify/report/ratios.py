@@ -1,0 +1,61 @@
+"""A figure of ratios: a dot for each median on a logarithmic axis, its range, and the goal where there is one."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loopverify.errors import MissingDependencyError
+
+__all__ = ["RatioBar", "draw_ratios"]
+
+_INK = "#808080"  # to be read on a light page and on a dark one
+_MADE, _MISSED = "#009E73", "#D55E00"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatioBar:
+    """One ratio: less than 1 where what is named first is the cheaper."""
+
+    label: str
+    median: float
+    low: float
+    high: float
+    goal: float | None = None
+    """The most that the median should be."""
+
+
+def draw_ratios(bars: Sequence[RatioBar]) -> str:
+    """The figure as the text of an SVG file; warm where a goal is missed.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError(
+            "matplotlib is not installed; the figure of ratios needs it. "
+            "Install it with: pip install 'loopverify[report]'"
+        ) from error
+    ink = dict.fromkeys(("text.color", "axes.edgecolor", "xtick.color", "ytick.color", "axes.labelcolor"), _INK)
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ratios", "font.size": 9, **ink}):
+        figure = Figure(figsize=(11, 1 + 0.26 * len(bars)), layout="constrained")
+        axes = figure.add_subplot()
+        for place, bar in enumerate(reversed(bars)):
+            color = _INK if bar.goal is None else _MADE if bar.median <= bar.goal else _MISSED
+            axes.plot([bar.low, bar.high], [place, place], color=color, linewidth=1.5)
+            axes.plot([bar.median], [place], "o", color=color, markersize=5)
+            if bar.goal is not None:
+                axes.plot([bar.goal], [place], "|", color=color, markersize=11)
+        axes.axvline(1.0, color=_INK, linewidth=0.8)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_yticks(range(len(bars)), [bar.label for bar in reversed(bars)])
+        axes.set_xlabel("ratio: median, range over rounds, and | the goal, not to be exceeded")
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return file.getvalue()

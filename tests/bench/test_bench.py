@@ -1,0 +1,109 @@
+"""The benchmarks run, their record becomes a table and a plot, and the peer trains the same model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import loopverify as lv
+from bench.record import Measured, measured, table
+from bench.shapes import QUICK
+from loopverify.objectives import per_loop
+from loopverify.report.ratios import RatioBar, draw_ratios
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_every_benchmark_runs_and_notes_its_ratios(tmp_path: Path) -> None:
+    file = tmp_path / "quick.json"
+    # Without xdist, beside which pytest-benchmark measures nothing.
+    command = [sys.executable, "-m", "pytest", "bench", "--quick", "-q", "-p", "no:xdist", f"--benchmark-json={file}"]
+    done = subprocess.run(
+        [*command, "--override-ini=addopts=--import-mode=importlib"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    rows, machine = measured(file)
+    assert {row.peer for row in rows} >= {
+        "a training step",
+        "eager",
+        "a plain loop after nanoGPT",
+        "one recurrent step",
+    }
+    assert all(row.low <= row.median <= row.high for row in rows)
+    text = table(rows, machine)
+    assert text.count("\n| ") == len(rows) + 1
+    assert torch.__version__ in text
+
+
+def test_a_table_tells_which_goals_are_held() -> None:
+    row = {"told": "a", "shape": "b", "peer": "c", "low": 0.4, "high": 0.6}
+    rows = [Measured(median=0.5, at_most=goal, **row) for goal in (None, 0.5, 0.49)]
+    assert [of.held for of in rows] == [None, True, False]
+    machine = {"cpu": {}, "torch": "2", "device": "cpu", "when": "today", "load": "none"}
+    assert [line.split("|")[-2].strip() for line in table(rows, machine).splitlines()[-3:]] == [
+        "",
+        "≤ 0.5: held",
+        "≤ 0.49: **not held**",
+    ]
+
+
+def test_the_plot_shows_every_ratio_and_what_misses_its_goal() -> None:
+    bars = [RatioBar(label=f"ratio {i}", median=0.5, low=0.4, high=0.6, goal=goal) for i, goal in enumerate((1, 0.3))]
+    svg = draw_ratios(bars)
+    assert svg.startswith("<?xml")
+    assert all(bar.label in svg for bar in bars)
+    assert "#d55e00" in svg
+    assert "#d55e00" not in draw_ratios(bars[:1])
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_peer_is_the_reference_model(tied: bool) -> None:
+    import dataclasses
+
+    shape = dataclasses.replace(QUICK, preset=dataclasses.replace(QUICK.preset, tied_head=tied))
+    module, peer = shape.module("rmsnorm", "cpu"), shape.peer()
+    names = {
+        "embedding": "wte",
+        "layers": "h",
+        "attention_norm": "ln_1",
+        "attention_mix.qkv": "attn.c_attn",
+        "attention_mix.out": "attn.c_proj",
+        "mlp_norm": "ln_2",
+        "mlp_mix.down": "mlp.w_down",
+        "readout_norm": "ln_f",
+        "head": "lm_head",
+    }
+
+    def renamed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        out = {}
+        for name, tensor in tensors.items():
+            for ours, theirs in names.items():
+                name = name.replace(ours, theirs)
+            if "gate_up" in name:
+                for part, half in zip(("w_gate", "w_up"), tensor.chunk(2), strict=True):
+                    out[name.replace("mlp_mix.gate_up", f"mlp.{part}")] = half
+            else:
+                out[name] = tensor
+        return out
+
+    peer.load_state_dict(renamed(module.state_dict()))
+    tokens, targets = shape.batch("cpu")
+    expected = per_loop(lv.unroll(module.looped(), tokens, grad=True), targets)
+    loss = peer(tokens, targets)
+    torch.testing.assert_close(loss, expected)
+    expected.backward()
+    loss.backward()
+    gradients = renamed({name: p.grad for name, p in module.named_parameters()})
+    assert gradients.keys() == dict(peer.named_parameters()).keys()
+    for name, parameter in peer.named_parameters():
+        torch.testing.assert_close(
+            parameter.grad, gradients[name], rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
+        )
