@@ -34,11 +34,9 @@ def test_a_saboteur_trips_its_check_in_words_that_name_the_fault(saboteur: Sabot
 
 @pytest.mark.parametrize("saboteur", [s for s in SABOTEURS if s.alone], ids=lambda saboteur: saboteur.name)
 def test_a_fault_that_every_check_would_feel_is_named_once(saboteur: Saboteur) -> None:
-    for seed in SEEDS:
-        model = saboteur.build(seed)
-        results = [check.run(model) for check in CHECKS.values()]
-        wrong = [result.id for result in results if result.status not in ("passed", "skipped")]
-        assert wrong == [saboteur.check], f"seed {seed}: {wrong}"
+    model = saboteur.build(0)  # which check looks at what is no matter of weights
+    results = [check.run(model) for check in CHECKS.values()]
+    assert [result.id for result in results if result.status not in ("passed", "skipped")] == [saboteur.check]
 
 
 @pytest.mark.parametrize("family", CLEAN)
