@@ -19,7 +19,7 @@ from loopverify.models import LoopedTransformer
 from train.gpus import Gpu
 from train.spec import RunSpec
 
-__all__ = ["Plan", "plan"]
+__all__ = ["Plan", "forward_flops", "plan"]
 
 RESERVE = 1e9
 """Bytes of a GPU that are never the model's: the CUDA context, the workspaces of its libraries, fragments."""
@@ -92,7 +92,7 @@ def plan(spec: RunSpec, *, train_tokens: int | None = None) -> Plan:
     temporaries = 2 * _FLOAT32 * vocab  # the gradient of one exit's logits, and what it is computed from
     return Plan(
         parameters=parameters,
-        forward_flops=_forward_flops(spec, vocab),
+        forward_flops=forward_flops(spec, vocab),
         batch=p.batch,
         tokens_per_step=p.batch * p.seq_len,
         steps=p.steps if train_tokens is None else p.total_steps(_windows(train_tokens, p.seq_len, p.stride)),
@@ -106,7 +106,8 @@ def _windows(tokens: int, length: int, stride: int) -> int:
     return max(0, (tokens - length - 1) // stride + 1)
 
 
-def _forward_flops(spec: RunSpec, vocab: int) -> float:
+def forward_flops(spec: RunSpec, vocab: int) -> float:
+    """Floating-point operations of the matrix products a token of a forward pass, as in `Plan.forward_flops`."""
     p = spec.preset
     weights = 4 * p.d_model**2 + 3 * p.d_model * p.d_ff  # of a layer: q, k, v, out; gate, up, down
     attention = 2 * p.seq_len * p.d_model  # scores, and the mix of the values

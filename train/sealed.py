@@ -23,7 +23,7 @@ __all__ = ["FORMAT", "StoreError", "asking", "examine", "seal_into", "set_aside"
 
 FORMAT = 1
 """Of the manifests that are written and read."""
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -18,6 +17,7 @@ from train.divergence import DivergenceWatch
 from train.hardware import autocast
 from train.spec import RunSpec
 from train.state import TrainState
+from train.throughput import Throughput
 from train.trainee import Trainee
 
 __all__ = ["OutOfMemoryError", "Stepper"]
@@ -54,7 +54,7 @@ class Stepper:
         self._watch = DivergenceWatch(spec, trainee)
         self._parts: dict[str, Tensor] = {}
         self._gradient_norm: Tensor | None = None
-        self._started, self._tokens_done = time.perf_counter(), 0
+        self._throughput = Throughput(spec, trainee.module.config.vocab_size, ranks)
 
     def step(self, step: int, tokens: Tensor, targets: Tensor) -> None:
         """One update from this rank's share of the batch of `step` (1, 2, ...), each (B, T) on the device."""
@@ -69,7 +69,7 @@ class Stepper:
         if step % _LOOK_EVERY.get(self._device.type, _LOOK_EVERY_ELSEWHERE) == 0:
             self.look()
         self.optimizer.step()
-        self._tokens_done += p.batch * p.seq_len
+        self._throughput.add(p.batch * p.seq_len)
 
     def look(self) -> None:
         """See whether the losses since the last look are finite.
@@ -80,13 +80,13 @@ class Stepper:
         self._watch.look(self.ranks)
 
     def facts(self) -> dict[str, Any]:
-        """Loss terms (nats), gradient norm before clipping (L2), learning rate and mean throughput."""
+        """Loss terms (nats), gradient norm before clipping (L2), learning rate and throughput."""
         assert self._gradient_norm is not None
         return {
             **{f"loss/{name}": float(self.ranks.average_(part.clone())) for name, part in self._parts.items()},
             "gradient_norm": float(self._gradient_norm),
             "lr": self.optimizer.param_groups[0]["lr"],
-            **self._throughput(),
+            **self._throughput.facts(),
         }
 
     def progress(self) -> dict[str, Any]:
@@ -99,10 +99,6 @@ class Stepper:
         self._watch.gradient_before = checkpoint.progress["gradient_before"]
         if self._spec.execution.micro_batch is None and checkpoint.ranks == self.ranks.count:
             self.micro_batch = checkpoint.progress["micro_batch"]  # found once, and part of every rounding since
-
-    def _throughput(self) -> dict[str, float | None]:
-        per_s = self._tokens_done / (time.perf_counter() - self._started)
-        return {"tokens_per_s": per_s}
 
     def _backward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss and parts of the whole share, its gradient being left in the parameters; halves what does not fit."""

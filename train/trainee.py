@@ -9,6 +9,7 @@ Shapes: B windows of a micro-batch, T tokens.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -100,7 +101,10 @@ class _Replicated(Trainee):
 
     def __init__(self, losses: _Losses, ranks: Ranks) -> None:
         super().__init__(losses, ranks)
-        self._ddp = nn.parallel.DistributedDataParallel(losses, broadcast_buffers=False)
+        with warnings.catch_warnings():
+            # The buffers are averaged in `finish`; the successor of the argument is not in every supported torch.
+            warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
+            self._ddp = nn.parallel.DistributedDataParallel(losses, broadcast_buffers=False)
 
     def loss(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         told: tuple[Tensor, dict[str, Tensor]] = self._ddp(tokens, targets)

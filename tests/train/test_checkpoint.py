@@ -19,30 +19,18 @@ from safetensors.torch import load_file
 from loopverify.errors import InputError
 from tests.train.damage import FLIPS, damaged
 from tests.train.micro import micro
+from tests.train.stops import After
 from train.checkpoint import Checkpoints, open_checkpoint
 from train.distributed import ALONE
 from train.keeper import Keeping
 from train.loop import DivergedError
-from train.preemption import PreemptedError, Preemption
+from train.preemption import PreemptedError
 from train.run import ensure, open_corpus, result
 from train.sealed import StoreError
 from train.spec import RunSpec
 from train.store import RunStore, StoredRun
 
 STEPS = 8
-
-
-class After(Preemption):
-    """A signal that comes after so many steps."""
-
-    def __init__(self, steps: int) -> None:
-        super().__init__()
-        self.left = steps
-
-    @property
-    def pending(self) -> str | None:
-        self.left -= 1
-        return "SIGTERM" if self.left <= 0 else None
 
 
 @dataclass
