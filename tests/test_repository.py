@@ -26,6 +26,7 @@ DOORS = {
     "tyro": {"loopverify/cli", "train"},
     "rich": {"loopverify/cli", "train"},
     "datasets": {"train/data"},
+    "submitit": {"train/slurm.py"},
 }
 
 

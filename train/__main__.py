@@ -1,6 +1,8 @@
 """`python -m train --preset tiny --loss per_loop --readout rmsnorm --seed 0`: train one run into the store.
 
 `python -m train reproduce T12 --preset tiny` trains what a table of the paper needs and prints it beside the paper's;
+`python -m train sweep --presets tiny --seeds 0-2` trains many runs, here or on a cluster;
+`python -m train data --preset 44m` tokenizes a text beforehand;
 `python -m train dry-run --preset 44m --gpu H100` prints what a run would take.
 """
 
@@ -18,7 +20,7 @@ from rich.console import Console
 
 from loopverify.cli.folder import runs_folder
 from loopverify.errors import LoopverifyError
-from train import dry_run, reproduce
+from train import dry_run, prepare, reproduce, sweep
 from train.checkpoint import open_checkpoint
 from train.distributed import joined
 from train.execution import Execution, Precision
@@ -33,7 +35,7 @@ from train.store import RunStore, StoredRun
 from train.watch import RunBar
 
 HELD, FELL_SHORT, WRONG_USE = 0, 1, 2
-COMMANDS = {"dry-run": dry_run.main, "reproduce": reproduce.main}
+COMMANDS = {"data": prepare.main, "dry-run": dry_run.main, "reproduce": reproduce.main, "sweep": sweep.main}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,6 +66,32 @@ class RunSpec:
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed}; expected an integer >= 0, below 2^63")
 
+    @classmethod
+    def of_condition(cls, preset: Preset, condition: str, *, seed: int = 0, device: str = "cpu") -> RunSpec:
+        """The run that a condition names, such as 'per_loop+penalty=0.1/rmsnorm/damped'; see `condition`.
+
+        Raises:
+            InputError: a condition of another form, or of unknown parts.
+        """
+        parts = condition.split("/")
+        if not 2 <= len(parts) <= 3:
+            raise InputError(f"condition is {condition!r}; expected loss/readout or loss/readout/recurrence")
+        loss, _, weight = parts[0].partition("=")
+        try:
+            penalty = float(weight) if weight else PAPER_PENALTY
+        except ValueError as error:
+            raise InputError(f"condition {condition!r} has the weight {weight!r}; expected a number") from error
+        recurrence = parts[2] if len(parts) == 3 else "residual"
+        return cls(
+            preset=preset,
+            loss=loss,
+            readout=parts[1],
+            recurrence=recurrence,
+            seed=seed,
+            penalty=penalty,
+            device=device,
+        )
+
     @property
     def penalized(self) -> bool:
         """Whether the loss has a norm penalty."""

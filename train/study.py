@@ -68,15 +68,7 @@ class Study:
         return {spec: stored for spec, stored in found.items() if stored is not None}
 
     def _spec(self, condition: str, seed: int) -> RunSpec:
-        loss, readout, *recurrence = condition.split("/")
-        return RunSpec(
-            preset=self.preset,
-            loss=loss,
-            readout=readout,
-            recurrence=recurrence[0] if recurrence else "residual",
-            seed=seed,
-            device=self.device,
-        )
+        return RunSpec.of_condition(self.preset, condition, seed=seed, device=self.device)
 
 
 def histories(stored: Iterable[StoredRun]) -> dict[str, list[dict[str, float]]]:
