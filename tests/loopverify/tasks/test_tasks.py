@@ -27,7 +27,7 @@ TASKS: list[Task] = [
 every_task = pytest.mark.parametrize("task", TASKS, ids=repr)
 
 
-def drawn(task: Task, count: int = 500, seed: int = 0, depth: int | None = None) -> Sequences:
+def drawn(task: Task, count: int = 200, seed: int = 0, depth: int | None = None) -> Sequences:
     return task.draw(count, torch.Generator().manual_seed(seed), depth)
 
 
@@ -35,7 +35,7 @@ def drawn(task: Task, count: int = 500, seed: int = 0, depth: int | None = None)
 def test_form(task: Task) -> None:
     sequences = drawn(task)
     tokens, targets = sequences.tokens, sequences.targets
-    assert tokens.shape == targets.shape == (500, task.length)
+    assert tokens.shape == targets.shape == (200, task.length)
     assert tokens.dtype == targets.dtype == sequences.depths.dtype == torch.int64
     assert (targets[:, :-1] == NOT_ASKED).all()
     assert NOT_ASKED == IGNORE
@@ -120,8 +120,8 @@ def test_one_seed_gives_one_draw_and_a_generator_goes_on(task: Task) -> None:
     assert torch.equal(one.targets, same.targets)
     assert not torch.equal(one.tokens, other.tokens)
     generator = torch.Generator().manual_seed(0)
-    assert torch.equal(task.draw(500, generator).tokens, one.tokens)
-    assert not torch.equal(task.draw(500, generator).tokens, one.tokens)
+    assert torch.equal(task.draw(200, generator).tokens, one.tokens)
+    assert not torch.equal(task.draw(200, generator).tokens, one.tokens)
 
 
 @pytest.mark.parametrize(
