@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import tyro
 
 from loopverify.errors import InputError
 from train import fleet
@@ -17,7 +20,7 @@ from train.presets import preset
 from train.slurm import Job, options
 from train.spec import RunSpec
 from train.store import RunStore
-from train.sweep import seeds_of, specs_of
+from train.sweep import Arguments, seeds_of, specs_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +49,16 @@ def test_a_sweep_is_presets_by_seeds_by_conditions_each_once() -> None:
         ("tiny", 1, "per_loop+penalty=0.1/rmsnorm/damped"),
     ]
     assert {spec.preset.steps for spec in specs} == {9}
+
+
+def test_the_sweeps_of_the_page_name_the_runs_it_says() -> None:
+    page = (ROOT / "docs" / "one-gpu-to-a-cluster.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^(?:\$ )?python -m train sweep (.*)$", page, flags=re.MULTILINE)
+    counts = []
+    for line in lines:
+        arguments = tyro.cli(Arguments, args=[*shlex.split(line), "--device", "cpu"])
+        counts.append(len(arguments.specs()))
+    assert counts == [2, 42, 42, 2]
 
 
 @pytest.mark.parametrize(
