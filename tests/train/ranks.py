@@ -1,8 +1,10 @@
-"""`torchrun ... -m tests.train.ranks JOBS`: what the tests of several ranks do on each of them, job after job."""
+"""`[torchrun ...] -m tests.train.ranks JOBS`: what the tests of several ranks do on each of them, job after job."""
 
 from __future__ import annotations
 
 import json
+import os
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -79,9 +81,8 @@ def do(job: dict[str, Any], given: dict[str, Any], ranks: Ranks) -> None:
     (Path(given["store"]) / f"{job['name']}.{ranks.rank}.said").write_text("\n".join(said))
 
 
-def main() -> None:
-    """Every job of the command line, on this rank."""
-    given = json.loads(sys.argv[1])
+def work(given: dict[str, Any]) -> None:
+    """Every job, on this rank."""
     torch.set_num_threads(1)
     loop.STEP_EVENT_EVERY = 1
     with joined("cpu") as ranks:
@@ -90,5 +91,21 @@ def main() -> None:
             do({**job, **job.get("but_on_rank_1", {})} if ranks.rank == 1 else job, given, ranks)
 
 
+def fork(given: dict[str, Any], count: int) -> int:
+    """As torchrun, with torch imported once; returns how many ranks failed."""
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    children = []
+    for rank in range(count):
+        children.append(os.fork())
+        if children[-1] == 0:
+            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
+            os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+            work(given)
+            os._exit(0)
+    return sum(os.waitpid(child, 0)[1] != 0 for child in children)
+
+
 if __name__ == "__main__":
-    main()
+    told = json.loads(sys.argv[1])
+    sys.exit(fork(told, told["fork"]) if told["fork"] else work(told))

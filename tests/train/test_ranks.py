@@ -24,7 +24,7 @@ from train.data import Windows
 from train.distributed import ALONE, Ranks
 from train.execution import ORDINARY, Execution
 from train.keeper import Keeping
-from train.run import ensure, open_corpus, result
+from train.run import ensure, open_corpus
 from train.store import RunStore
 
 Job = dict[str, Any]
@@ -48,12 +48,14 @@ JOBS: list[Job] = [
 ]
 
 
-def torchrun(count: int, store: Path, text: Path, jobs: list[Job]) -> None:
-    arguments = json.dumps({"store": str(store), "text": str(text), "jobs": jobs})
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
-    done = subprocess.run(
-        [*command, "-m", "tests.train.ranks", arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def do(store: Path, text: Path, jobs: list[Job], *launcher: str, fork: int | None = None) -> None:
+    """Do jobs on ranks that a launcher starts, or that one process forks."""
+    given = json.dumps({"store": str(store), "text": str(text), "jobs": jobs, "fork": fork})
+    command = [sys.executable, *launcher, "-m", "tests.train.ranks", given]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -62,7 +64,7 @@ def two(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store in which two ranks did all jobs."""
     store = tmp_path_factory.mktemp("two") / "store"
     store.mkdir()
-    torchrun(2, store, text_file, JOBS)
+    do(store, text_file, JOBS, *TORCHRUN)
     return store
 
 
@@ -159,7 +161,7 @@ def test_a_checkpoint_of_two_ranks_goes_on_on_four(
     two: Path, alone: Callable[..., Path], text_file: Path, tmp_path: Path
 ) -> None:
     job = {name: value for name, value in KEPT.items() if name != "stop_after"}
-    torchrun(4, tmp_path, text_file, [{**job, "do": "train", "start": str(kept(two))}])
+    do(tmp_path, text_file, [{**job, "do": "train", "start": str(kept(two))}], fork=4)
     assert said(tmp_path, "kept")[0] == f"resumed after step 3 from {kept(two)}"
     assert furthest(alone(KEPT), run_of(tmp_path, "kept")) < 1e-5
 
@@ -167,17 +169,6 @@ def test_a_checkpoint_of_two_ranks_goes_on_on_four(
 def test_ranks_that_disagree_about_the_loops_say_so_on_every_rank(two: Path) -> None:
     told = "InputError: the ranks disagree about loops (rank 0: 4, rank 1: 3); start all of them with the same command"
     assert said(two, "unequal", rank=0) == said(two, "unequal", rank=1) == [told]
-
-
-def test_the_same_command_runs_under_torchrun(text_file: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "train"]
-    command += ["--device", "cpu", "--steps", "3", "--data", str(text_file), "--runs", str(tmp_path)]
-    done = subprocess.run([*command, "--parallel", "fsdp"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("stored in") == 1  # the first rank speaks for both
-    (stored,) = RunStore(tmp_path).runs()
-    assert stored.spec["execution"] == {"ranks": 2, "parallel": "fsdp"}
-    assert result(stored).metrics["ce@4"] > 0
 
 
 class TestAgreement:
