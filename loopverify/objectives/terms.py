@@ -77,10 +77,7 @@ def weighted_exits(
     if unknown := weights.keys() - range(1, trace.loops + 1):
         raise InputError(f"weights for the exits {sorted(unknown)} of {trace.loops} loops; expected 1..{trace.loops}")
     if chunk_tokens is None:
-        exits = [
-            weight * _cross_entropy(trace, targets, k, "none").view(targets.shape) for k, weight in weights.items()
-        ]
-        return _mean_over(torch.stack(exits).sum(0), targets)
+        return torch.stack([_weighted_exit(trace, targets, k, weight) for k, weight in weights.items()]).sum()
     counts = targets != IGNORE
     one = _at_least_float32(trace.states[-1]).new_ones(())
     by_token = {k: (weight * one).where(counts, 0.0) for k, weight in weights.items()}
@@ -123,6 +120,12 @@ def latent_distance(trace: Trace, targets: Tensor) -> Tensor:
     e = _at_least_float32(embedded.detach())
     distances = [(_at_least_float32(state) - e).square().mean(-1) for state in trace.states[1:]]
     return _mean_over(torch.stack(distances).mean(0), targets)
+
+
+def _weighted_exit(trace: Trace, targets: Tensor, loop: int, weight: float | Tensor) -> Tensor:
+    if not isinstance(weight, Tensor):
+        return weight * _cross_entropy(trace, targets, loop, "mean")
+    return _mean_over(weight * _cross_entropy(trace, targets, loop, "none").view(targets.shape), targets)
 
 
 def _cross_entropy(trace: Trace, targets: Tensor, loop: int, reduction: str) -> Tensor:

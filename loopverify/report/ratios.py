@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from loopverify.errors import MissingDependencyError
 
@@ -40,7 +41,7 @@ def draw_ratios(bars: Sequence[RatioBar]) -> str:
             "matplotlib is not installed; the figure of ratios needs it. "
             "Install it with: pip install 'loopverify[report]'"
         ) from error
-    ink = dict.fromkeys(("text.color", "axes.edgecolor", "xtick.color", "ytick.color", "axes.labelcolor"), _INK)
+    ink: Any = dict.fromkeys(("text.color", "axes.edgecolor", "xtick.color", "ytick.color", "axes.labelcolor"), _INK)
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ratios", "font.size": 9, **ink}):
         figure = Figure(figsize=(11, 1 + 0.26 * len(bars)), layout="constrained")
         axes = figure.add_subplot()

@@ -92,13 +92,17 @@ def result(module: nn.Module, loss: Loss, tokens: Tensor = TOKENS, targets: Tens
     return Result(value.detach(), {name: x.grad for name, x in tensors.items() if x.grad is not None})
 
 
-def check_equal(seen: Result, expected: Result, within: float) -> None:
-    """Relative to each tensor as a whole: a sum of many terms has no relative accuracy element by element."""
+def check_equal(seen: Result, expected: Result, within: float, beyond: Result | None = None) -> None:
+    """Relative to each tensor as a whole: a sum of many terms has no relative accuracy element by element.
+
+    Four times the error of another result, `beyond`, is allowed on top.
+    """
     assert seen.gradients.keys() == expected.gradients.keys()
     torch.testing.assert_close(seen.value.double(), expected.value.double(), rtol=within, atol=0)
     for name, gradient in expected.gradients.items():
         off = (seen.gradients[name].double() - gradient.double()).norm()
-        assert off <= within * gradient.norm() + 1e-12, f"{name}: {off / gradient.norm():.2e}"
+        allowed = 0.0 if beyond is None else 4 * (beyond.gradients[name].double() - gradient.double()).norm()
+        assert off <= within * gradient.norm() + allowed + 1e-14, f"{name}: {off / gradient.norm():.2e}"
 
 
 def total(name: str, chunk_tokens: int | None) -> Loss:
@@ -124,8 +128,14 @@ def test_it_is_the_plain_form_to_rounding(data: st.DataObject) -> None:
         cast = {k: weight.to(dtype) if by_token else weight for k, weight in weights.items()}
         return lambda trace, targets: weighted_exits(trace, targets, cast, chunk_tokens=chunk_tokens)
 
-    expected = result(copy.deepcopy(model).double(), loss(None, torch.float64), tokens, targets, loops)
-    check_equal(result(model, loss(chunk_tokens, torch.float32), tokens, targets, loops), expected, within=1e-5)
+    def made(chunk_tokens: int | None, dtype: torch.dtype) -> Result:
+        return result(copy.deepcopy(model).to(dtype), loss(chunk_tokens, dtype), tokens, targets, loops)
+
+    exact = made(None, torch.float64)
+    check_equal(made(chunk_tokens, torch.float64), exact, within=1e-11)
+    # Where terms cancel (the slope of a tanh sums over all channels), no float32 has 1e-5 of what is left.
+    plain, chunked = made(None, torch.float32), made(chunk_tokens, torch.float32)
+    check_equal(chunked, exact, within=1e-5, beyond=plain)
 
 
 @pytest.mark.parametrize("kind", ["raw", "rmsnorm", "product"])

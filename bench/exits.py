@@ -1,0 +1,92 @@
+"""`python -m bench.exits [--runs DIR] [--steps N]`: the tables of docs/generation-and-halting.md, on trained models.
+
+Models that are not in the store are trained (preset `tiny`, one to two minutes each). Half of the held-out sequences
+calibrate, the other half is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from bench.contest import clock_of
+from loopverify.generation import EarlyExit, exit_effect
+from loopverify.probes import (
+    CertifiedMargin,
+    HeadScore,
+    LowRankMargin,
+    calibrate,
+    exit_table,
+    frontier,
+    halt,
+    linear_head,
+)
+from loopverify.probes.heldout import Batches
+from train.measure import load
+from train.measurements import SEQUENCES, Subject
+from train.presets import preset
+from train.run import ensure, open_corpus
+from train.spec import RunSpec
+from train.store import RunStore
+
+CONDITIONS = (("terminal", "rmsnorm"), ("terminal+penalty", "rmsnorm"), ("per_loop", "rmsnorm"), ("per_loop", "raw"))
+BATCH = 8
+BUDGETS = (1.01, 1.05)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.exits", description=__doc__)
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="the run store (default: runs/)")
+    parser.add_argument("--steps", type=int, help="train for so many steps instead of the preset's")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    for subject in _subjects(RunStore(asked.runs), asked.steps):
+        rows = [torch.cat(part) for part in zip(*subject.batches(2 * SEQUENCES), strict=True)]
+        fit = [(rows[0][::2], rows[1][::2])]
+        judged = list(zip(*(torch.split(part[1::2], BATCH) for part in rows), strict=True))
+        print(f"\n{subject.spec.condition}")  # noqa: T201
+        for line in (*_sequences(subject, fit, judged), *_tokens(subject, fit, judged)):
+            print(line)  # noqa: T201
+
+
+def _subjects(store: RunStore, steps: int | None) -> Iterator[Subject]:
+    for loss, readout in CONDITIONS:
+        spec = RunSpec(preset=preset("tiny", steps=steps), loss=loss, readout=readout)
+        stored = ensure(spec, store, lambda event: None)
+        yield Subject(spec=spec, module=load(spec, stored), corpus=open_corpus(spec, store))
+
+
+def _sequences(subject: Subject, fit: Batches, judged: Batches) -> Iterator[str]:
+    head = linear_head(subject.model)
+    assert head is not None
+    scores = ["margin", "state_change", HeadScore(every=8), LowRankMargin(head, 16), CertifiedMargin(head, 48)]
+    found = frontier(subject.model, fit, judged, scores=scores, pool=4, clock=clock_of("cpu"))
+    full = found.fixed[-1].loss
+    for point in found.halting:
+        yield (
+            f"  {point.score}: {point.selected_loops:.2f} loops, {point.head_products:.2f} head products, perplexity "
+            f"× {math.exp(point.loss - full):.3f}, speed-up {point.speedup:.2f} of an ideal {point.ideal:.2f}"
+        )
+
+
+def _tokens(subject: Subject, fit: Batches, judged: Batches) -> Iterator[str]:
+    for score in ("margin", "state_change"):
+        table, other = (exit_table(subject.model, data, score=score, by="token") for data in (fit, judged))
+        for budget in BUDGETS:
+            threshold = calibrate(table, budget)
+            known = halt(other, threshold)
+            ratio = math.exp(known.loss - known.exit_losses[-1])
+            yield f"  a token by {score}, budget {budget}: {known.average_loops:.2f} loops, perplexity × {ratio:.3f}"
+            for effect in exit_effect(subject.module, judged, EarlyExit(threshold=threshold, score=score)):
+                yield (
+                    f"    {effect.missing}: selected {effect.selected_loops:.2f}, executed {effect.executed_loops:.2f}, "
+                    f"agreement {effect.agreement:.3f}, perplexity × {effect.perplexity_ratio:.3f}"
+                )
+
+
+if __name__ == "__main__":
+    main()
