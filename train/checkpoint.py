@@ -41,6 +41,21 @@ class Checkpoint:
     digest: str
     """SHA-256 (hex) of its manifest, which holds those of all its files."""
 
+    def require_of(self, run: Mapping[str, Any]) -> None:
+        """Refuse to go on from here with a run that differs in more than its execution.
+
+        Raises:
+            InputError: naming what differs.
+        """
+        apart = {"execution", "continued"}
+        for name in sorted((self.run.keys() | run.keys()) - apart):
+            mine, wanted = self.run.get(name), run.get(name)
+            if canonical(mine) != canonical(wanted):
+                raise InputError(
+                    f"{self.path} is a checkpoint of another run: its {name} is {mine!r}; expected {wanted!r}, that of "
+                    "the run to go on with"
+                )
+
     def log(self) -> list[str]:
         """The lines of the run's log up to here."""
         return (self.path / _LOG).read_text(encoding="utf-8").splitlines()

@@ -59,6 +59,7 @@ def ensure(
 
     Raises:
         DivergedError, OutOfMemoryError, PreemptedError: as `train.loop.train`; a run that diverged keeps no checkpoint.
+        InputError: `keeping.start` is a checkpoint of another run, or ranks are about to train different ones.
     """
     if spec.preset.threads is not None:
         torch.set_num_threads(spec.preset.threads)
@@ -66,6 +67,8 @@ def ensure(
     determinants = spec.determinants(corpus.digest)
     ranks.require_equal({**determinants, **determinants["preset"], "preset": spec.preset.name, "data": corpus.digest})
     keeping = keeping or Keeping()
+    if keeping.start is not None:
+        keeping.start.require_of(determinants)
     checkpoints = Checkpoints(store.root, store.key(determinants), ranks=ranks, keep=keeping.keep)
     with store.lock(determinants) if ranks.first else nullcontext():
         found = find(spec, store, corpus, say) if ranks.first else None

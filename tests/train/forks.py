@@ -12,10 +12,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,28 +56,25 @@ def _serve(text: Path, preset: dict[str, Any]) -> None:
 
     spec = RunSpec(preset=micro(text, **preset), loss="per_loop", readout="rmsnorm")
 
-    def child(runs: RunStore, how: dict[str, Any], said: int) -> int:
-        with os.fdopen(said, "w") as told:
-            say = lambda text: told.write(f"{text}\n") and told.flush()  # noqa: E731
-            try:
-                ensure(spec, runs, lambda event: None, say, keeping=Keeping(every=how.get("every", 0.0)))
-            except LoopverifyError as error:
-                say(str(error))
-                return 2
+    def child(runs: RunStore, how: dict[str, Any], told: IO[str]) -> int:
+        say = lambda text: told.write(f"{text}\n") and told.flush()  # noqa: E731
+        try:
+            ensure(spec, runs, lambda event: None, say, keeping=Keeping(every=how.get("every", 0.0)))
+        except LoopverifyError as error:
+            say(str(error))
+            return 2
         return 0
 
     for line in sys.stdin:
         how = json.loads(line)
         runs = RunStore(how["store"])
         partial = runs.root / "partial" / runs.key(spec.determinants(open_corpus(spec, runs).digest))
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(read)
-            os._exit(child(runs, how, write))
-        os.close(write)
-        status = _watch(pid, partial, how)
-        with os.fdopen(read) as told:
+        with tempfile.TemporaryFile("w+") as told:
+            pid = os.fork()
+            if pid == 0:
+                os._exit(child(runs, how, told))
+            status = _watch(pid, partial, how)
+            told.seek(0)
             sys.stdout.write(json.dumps({"status": status, "said": told.read().splitlines()}) + "\n")
             sys.stdout.flush()
 

@@ -9,7 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -231,6 +231,13 @@ class TestWrongUse:
     def test_a_negative_interval_is_refused(self) -> None:
         with pytest.raises(InputError, match=r"checkpoint-every is -1; expected seconds >= 0"):
             Keeping(every=-1)
+
+    def test_one_of_another_run_is_refused_as_a_start(self, bench: Bench) -> None:
+        bench.stop_after(1)
+        (path,) = bench.partial.iterdir()
+        other = Bench(replace(bench.spec, seed=1), bench.store)
+        with pytest.raises(InputError, match=r"is a checkpoint of another run: its seed is 0; expected 1, that of the"):
+            other.run(Keeping(start=open_checkpoint(path)))
 
     def test_a_folder_that_is_no_checkpoint_is_refused(self, bench: Bench, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"no whole checkpoint: manifest.json is missing; give a folder partial"):
