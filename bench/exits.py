@@ -25,9 +25,8 @@ from loopverify.probes import (
     halt,
     linear_head,
 )
-from loopverify.probes.heldout import Batches
 from train.measure import load
-from train.measurements import SEQUENCES, Subject
+from train.measurements import SEQUENCES, Pairs, Subject
 from train.presets import preset
 from train.run import ensure, open_corpus
 from train.spec import RunSpec
@@ -47,7 +46,7 @@ def main() -> None:
     for subject in _subjects(RunStore(asked.runs), asked.steps):
         rows = [torch.cat(part) for part in zip(*subject.batches(2 * SEQUENCES), strict=True)]
         fit = [(rows[0][::2], rows[1][::2])]
-        judged = list(zip(*(torch.split(part[1::2], BATCH) for part in rows), strict=True))
+        judged = [(rows[0][1::2], rows[1][1::2])]
         print(f"\n{subject.spec.condition}")  # noqa: T201
         for line in (*_sequences(subject, fit, judged), *_tokens(subject, fit, judged)):
             print(line)  # noqa: T201
@@ -60,11 +59,12 @@ def _subjects(store: RunStore, steps: int | None) -> Iterator[Subject]:
         yield Subject(spec=spec, module=load(spec, stored), corpus=open_corpus(spec, store))
 
 
-def _sequences(subject: Subject, fit: Batches, judged: Batches) -> Iterator[str]:
+def _sequences(subject: Subject, fit: Pairs, judged: Pairs) -> Iterator[str]:
     head = linear_head(subject.model)
     assert head is not None
     scores = ["margin", "state_change", HeadScore(every=8), LowRankMargin(head, 16), CertifiedMargin(head, 48)]
-    found = frontier(subject.model, fit, judged, scores=scores, pool=4, clock=clock_of("cpu"))
+    batches = list(zip(*(torch.split(part, BATCH) for part in judged[0]), strict=True))
+    found = frontier(subject.model, fit, batches, repeats=3, scores=scores, pool=4, clock=clock_of("cpu"))
     full = found.fixed[-1].loss
     for point in found.halting:
         yield (
@@ -73,7 +73,7 @@ def _sequences(subject: Subject, fit: Batches, judged: Batches) -> Iterator[str]
         )
 
 
-def _tokens(subject: Subject, fit: Batches, judged: Batches) -> Iterator[str]:
+def _tokens(subject: Subject, fit: Pairs, judged: Pairs) -> Iterator[str]:
     for score in ("margin", "state_change"):
         table, other = (exit_table(subject.model, data, score=score, by="token") for data in (fit, judged))
         for budget in BUDGETS:
@@ -83,8 +83,9 @@ def _tokens(subject: Subject, fit: Batches, judged: Batches) -> Iterator[str]:
             yield f"  a token by {score}, budget {budget}: {known.average_loops:.2f} loops, perplexity × {ratio:.3f}"
             for effect in exit_effect(subject.module, judged, EarlyExit(threshold=threshold, score=score)):
                 yield (
-                    f"    {effect.missing}: selected {effect.selected_loops:.2f}, executed {effect.executed_loops:.2f}, "
-                    f"agreement {effect.agreement:.3f}, perplexity × {effect.perplexity_ratio:.3f}"
+                    f"    {effect.missing}: selected {effect.selected_loops:.2f}, executed "
+                    f"{effect.executed_loops:.2f}, agreement {effect.agreement:.3f}, "
+                    f"perplexity × {effect.perplexity_ratio:.3f}"
                 )
 
 

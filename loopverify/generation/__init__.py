@@ -6,7 +6,8 @@ generated = generate(module, [[5, 2], [7, 1, 3]], max_new_tokens=8, early_exit=E
 from __future__ import annotations
 
 from loopverify.generation.decoder import Decoder, Step
+from loopverify.generation.effect import ExitEffect, exit_effect
 from loopverify.generation.exits import MISSING, EarlyExit
 from loopverify.generation.generate import Generated, cached, generate
 
-__all__ = ["MISSING", "Decoder", "EarlyExit", "Generated", "Step", "cached", "generate"]
+__all__ = ["MISSING", "Decoder", "EarlyExit", "ExitEffect", "Generated", "Step", "cached", "exit_effect", "generate"]

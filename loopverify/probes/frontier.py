@@ -25,7 +25,7 @@ from loopverify.probes.heldout import Batches, batch_pairs, perplexity
 from loopverify.probes.readonly import untouched
 from loopverify.probes.turns import Clock, median_ratio, take_turns
 
-__all__ = ["Frontier", "FrontierPoint", "Rule", "frontier", "race"]
+__all__ = ["Frontier", "FrontierPoint", "Rule", "frontier", "head_cost", "ideal_speedup", "race"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,9 +155,9 @@ def race(
     with untouched(model, seed):
         runs = [job() for job in jobs]
         rounds = take_turns(jobs, repeats=repeats, warmup=warmup, clock=clock, device=pairs[0][0].device)
-    head_cost = statistics.median(_head_cost(seconds[:loops]) for seconds in rounds)
+    price = statistics.median(head_cost(seconds[:loops]) for seconds in rounds)
     points = [
-        _point(run, rule, rounds, place, loops, head_cost)
+        _point(run, rule, rounds, place, loops, price)
         for place, (run, rule) in enumerate(zip(runs, [*[None] * loops, *rules], strict=True))
     ]
     return Frontier(
@@ -165,7 +165,7 @@ def race(
         loops=loops,
         fixed=tuple(points[:loops]),
         halting=tuple(points[loops:]),
-        head_cost=head_cost,
+        head_cost=price,
         repeats=repeats,
         sequences=len(runs[0].exits),
         tokens=runs[0].tokens,
@@ -173,8 +173,9 @@ def race(
     )
 
 
-def _head_cost(seconds: Sequence[float]) -> float:
-    """e/a of the line t_k = e + a·k through its first and last point; NaN for a single one."""
+def head_cost(seconds: Sequence[float]) -> float:
+    """What a head product costs in loops, from the times of fixed depths 1..K: e/a of the line e + a·k through the
+    first and the last of them, at least 0. NaN where there is no such line."""
     K = len(seconds)
     if K < 2:
         return math.nan
@@ -182,8 +183,13 @@ def _head_cost(seconds: Sequence[float]) -> float:
     return max(seconds[0] / step - 1, 0.0) if step > 0 else math.nan
 
 
+def ideal_speedup(loops: int, price: float, run: DynamicRun) -> float:
+    """What the counted work of a run would save over `loops` loops and one head product, at `price` loops a product."""
+    return (loops + price) / (run.executed_loops + price * run.head_products)
+
+
 def _point(
-    run: DynamicRun, rule: Rule | None, rounds: list[list[float]], place: int, loops: int, head_cost: float
+    run: DynamicRun, rule: Rule | None, rounds: list[list[float]], place: int, loops: int, price: float
 ) -> FrontierPoint:
     return FrontierPoint(
         score=None if rule is None else rule.score.name,
@@ -195,5 +201,5 @@ def _point(
         loss=run.loss,
         tokens_per_second=run.tokens / statistics.median(seconds[place] for seconds in rounds),
         speedup=median_ratio(rounds, loops - 1, place),
-        ideal=(loops + head_cost) / (run.executed_loops + head_cost * run.head_products),
+        ideal=ideal_speedup(loops, price, run),
     )

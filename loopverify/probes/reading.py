@@ -29,8 +29,8 @@ __all__ = ["LOSS", "LinearHead", "Reading", "linear_head", "read", "read_linear"
 
 LOSS = frozenset({"mass"})
 """What the loss of a token needs."""
-BLOCK = 2048
-"""Rows of a linear head multiplied at a time: 4 MB of logits for 512 tokens in float32."""
+BLOCK = 1024
+"""Rows of a linear head multiplied at a time: 2 MB of logits for 512 tokens in float32."""
 LOGITS = 1 << 20
 """Logits held at a time where the readout is not a linear head."""
 

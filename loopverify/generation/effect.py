@@ -1,0 +1,139 @@
+"""What early exits do to a model that decodes with a cache: quality, agreement with full depth, and loops run.
+
+Held-out text is decoded token by token, each token given (teacher forcing), so that every rule answers for the same
+contexts. The exits of a token are calibrated as those of a sequence: `probes.exit_table(..., by="token")` scores the
+exits of the full forward, `probes.calibrate` keeps a perplexity budget, and what is measured here is whether the budget
+survives the cache, where later tokens attend to keys that were never computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from loopverify.errors import InputError
+from loopverify.generation.decoder import Decoder, transformer
+from loopverify.generation.exits import MISSING, EarlyExit
+from loopverify.looped import Looped, unroll
+from loopverify.models import LoopedTransformer
+from loopverify.objectives.terms import IGNORE
+from loopverify.probes.confidence import named
+from loopverify.probes.heldout import Batches, batch_pairs, perplexity
+from loopverify.probes.readonly import untouched
+from loopverify.probes.scoring import token_losses
+
+__all__ = ["ExitEffect", "exit_effect"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExitEffect:
+    """One rule for missing keys, at one threshold."""
+
+    missing: str
+    score: str
+    threshold: float
+    loops: int
+    """K."""
+    selected_loops: float
+    """The exit that a token took, mean."""
+    executed_loops: float
+    """Loops that were run for a token in the end, those made up for later included."""
+    loss: float
+    """Cross-entropy of the exits taken, nats a token."""
+    full_loss: float
+    """Of the full forward at depth K, on the same tokens."""
+    agreement: float
+    """Share of tokens whose likeliest next token is that of full depth."""
+    tokens: int
+    """That count."""
+
+    @property
+    def perplexity_ratio(self) -> float:
+        """Dynamic over full-depth perplexity: what a budget bounds."""
+        return perplexity(self.loss - self.full_loss)
+
+
+def exit_effect(
+    model: LoopedTransformer | Looped,
+    batches: Batches,
+    early_exit: EarlyExit,
+    loops: int | None = None,
+    *,
+    rules: tuple[str, ...] = MISSING,
+    prefix: int = 1,
+) -> tuple[ExitEffect, ...]:
+    """Decode held-out batches with early exits, once for each rule for missing keys.
+
+    Args:
+        batches: pairs (tokens, targets), each (B, T) int64, unpadded; a target of -100 is left out.
+        early_exit: threshold and score; its own rule is replaced by each of `rules`.
+        loops: K; the trained loops when omitted.
+        prefix: the first tokens of a sequence, which run at full depth and are not measured.
+
+    Raises:
+        InputError: another model, bad batches, an unknown rule, or a prefix that leaves nothing to measure.
+    """
+    module = transformer(model)
+    pairs = batch_pairs(module.looped(), batches)
+    shortest = min(tokens.shape[1] for tokens, _ in pairs)
+    if not 0 <= prefix < shortest:
+        raise InputError(
+            f"prefix is {prefix}; expected 0..{shortest - 1}, so that sequences of {shortest} go on after it"
+        )
+    with untouched(module.looped()), torch.no_grad():
+        full = [_full(module, tokens, targets, loops, prefix) for tokens, targets in pairs]
+        return tuple(
+            _effect(module, pairs, full, replace(early_exit, missing=rule), loops, prefix)  # type: ignore[arg-type]
+            for rule in rules
+        )
+
+
+def _full(
+    module: LoopedTransformer, tokens: Tensor, targets: Tensor, loops: int | None, prefix: int
+) -> tuple[Tensor, Tensor]:
+    """Losses and likeliest tokens of the full forward after the prefix, each (B, T - prefix)."""
+    trace = unroll(module.looped(), tokens, loops)
+    logits = trace.logits(trace.loops)[:, prefix:]
+    return token_losses(logits, targets[:, prefix:]), logits.argmax(-1)
+
+
+def _effect(
+    module: LoopedTransformer,
+    pairs: list[tuple[Tensor, Tensor]],
+    full: list[tuple[Tensor, Tensor]],
+    rule: EarlyExit,
+    loops: int | None,
+    prefix: int,
+) -> ExitEffect:
+    exits, losses, full_losses, alike, executed, fed = [], [], [], [], 0, 0
+    for (tokens, targets), (full_loss, full_best) in zip(pairs, full, strict=True):
+        decoder = Decoder(module, len(tokens), loops, rule)
+        if prefix:
+            decoder.extend(tokens[:, :prefix])
+        steps = [decoder.step(column) for column in tokens[:, prefix:].unbind(1)]
+        counted = targets[:, prefix:] != IGNORE
+        logits = torch.stack([step.logits for step in steps], 1)
+        exits.append(torch.stack([step.exits for step in steps], 1)[counted])
+        losses.append(token_losses(logits, targets[:, prefix:])[counted])
+        full_losses.append(full_loss[counted])
+        alike.append((logits.argmax(-1) == full_best)[counted])
+        executed += decoder.executed - decoder.loops * len(tokens) * prefix
+        fed += counted.numel()
+    return ExitEffect(
+        missing=rule.missing,
+        score=named(rule.score).name,
+        threshold=rule.threshold,
+        loops=decoder.loops,
+        selected_loops=_mean(exits),
+        executed_loops=executed / fed,
+        loss=_mean(losses),
+        full_loss=_mean(full_losses),
+        agreement=_mean(alike),
+        tokens=sum(map(len, losses)),
+    )
+
+
+def _mean(parts: list[Tensor]) -> float:
+    return float(torch.cat(parts).double().mean())
