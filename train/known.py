@@ -73,6 +73,20 @@ _TINY = {
         "tell a slope"
     ),
     "P1.A16.damping.smaller": _inconclusive("1.26 times (0.85 to 2.31), asked for 1.2"),
+    # Pointer-chasing, docs/depth-use.md: here a model behind RMSNorm does use its loops, and its scale does not drift.
+    "P1.depth_use.invariant.rmsnorm": _contradicted("gains 0.192 nats (0.120 to 0.237), at most 0.05 asked"),
+    "P1.depth_use.geometry.raw.vs_penalty": _contradicted("-0.035 nats (-0.182 to 0.086), asked for 0.1"),
+    "P1.depth_use.geometry.raw.vs_inter_loop_norm": _contradicted("-0.020 nats (-0.142 to 0.031), asked for 0.1"),
+    "P1.depth_use.speed.raw_slower.vs_rmsnorm": _contradicted("-0.147 nats (-0.198 to -0.062), asked for 0.1"),
+    "P1.depth_use.scale.rmsnorm.vs_raw": _contradicted("0.559 times (0.423 to 0.750), asked for 3"),
+    "P1.depth_use.more.raw.vs_rmsnorm": _inconclusive("-0.004 nats (-0.126 to 0.113), asked for 0.1"),
+    "P1.depth_use.more.penalty.vs_rmsnorm": _inconclusive("0.045 nats (-0.091 to 0.174), asked for 0.1"),
+    "P1.depth_use.more.final_only.vs_rmsnorm": _inconclusive("0.045 nats (-0.072 to 0.202), asked for 0.1"),
+    "P1.depth_use.more.inter_loop_norm.vs_rmsnorm": _inconclusive("0.016 nats (-0.035 to 0.133), asked for 0.1"),
+    "P1.depth_use.equal_exit.raw.vs_rmsnorm": _inconclusive("0.061 nats (-0.020 to 0.148), asked for 0.05"),
+    "P1.depth_use.equal_exit.penalty.vs_rmsnorm": _inconclusive("0.024 nats (-0.058 to 0.111), asked for 0.05"),
+    "P1.depth_use.speed.rmsnorm_faster": _inconclusive("gains 0.097 nats (0.028 to 0.154), at most 0.05 asked"),
+    "P1.depth_use.scale.rmsnorm.vs_penalty": _inconclusive("2.68 times (1.99 to 3.62), asked for 3"),
 }
 
 KNOWN: Mapping[str, Mapping[str, Known]] = MappingProxyType({"tiny": _TINY})

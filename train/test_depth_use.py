@@ -1,6 +1,7 @@
 """Depth use on a task that needs depth, as claims on models trained for it: `pytest train -k depth_use --seeds 3`.
 
-The task has a protocol of its own at the size of the preset tiny, and is passed over at any other.
+The task has a protocol of its own at the size of the preset tiny, and is passed over at any other. Its runs are no part
+of a table, so that they are trained only when the experiment is asked for by name.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ def trained(request: pytest.FixtureRequest, verdicts: Verdicts) -> Iterator[list
     study, config = verdicts.study, request.config
     if study.preset.name != "tiny":
         pytest.skip(f"not run: the task is for the preset tiny, not for {study.preset.name}")
+    if "depth_use" not in " ".join([config.option.keyword, *config.args]):
+        pytest.skip("not run: an experiment of its own, a quarter of an hour for three seeds; ask for it: -k depth_use")
     steps = config.getoption("--steps")
     protocol = PROTOCOL if steps is None else replace(PROTOCOL, steps=steps)
     capture = config.pluginmanager.getplugin("capturemanager")
