@@ -92,7 +92,8 @@ def cluster(folder: Path) -> Iterator[Mapping[str, str]]:
 def _end(daemons: list[subprocess.Popen[bytes]], environment: Mapping[str, str]) -> None:
     """Leave no job and no daemon behind."""
     end = time.monotonic() + _PATIENCE
-    while _said(["squeue", "--noheader"], environment).strip() and time.monotonic() < end:
+    # An answer of nothing and no answer are not the same.
+    while _said(["squeue", "--format=%T"], environment).split() != ["STATE"] and time.monotonic() < end:
         _said(["scancel", "--signal=KILL", "--state=RUNNING", "--user=root"], environment)
         _said(["scancel", "--user=root"], environment)
         time.sleep(0.5)
