@@ -18,6 +18,7 @@ from loopverify.report.ratios import RatioBar, draw_ratios
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.slow
 def test_every_benchmark_runs_and_notes_its_ratios(tmp_path: Path) -> None:
     file = tmp_path / "quick.json"
     # Without xdist, beside which pytest-benchmark measures nothing.

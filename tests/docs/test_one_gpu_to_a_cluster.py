@@ -70,6 +70,7 @@ class Shell:
         return told
 
 
+@pytest.mark.slow
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     for command, shown in commands():

@@ -163,6 +163,7 @@ def test_what_is_missing_is_trained_in_processes(tmp_path: Path) -> None:
     assert [run.label for run in arm_runs(2)][:7:6] == ["hops/rmsnorm seed 0", "hops/raw@7e-4 seed 0"]
 
 
+@pytest.mark.slow
 def test_pytest_trains_and_judges_the_task_and_passes_over_other_presets(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "train", "-k", "depth_use"]
     for extra, told in (

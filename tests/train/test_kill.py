@@ -19,6 +19,8 @@ import pytest
 
 from tests.train.forks import ROOT, Forks
 
+pytestmark = pytest.mark.slow
+
 KILLS = int(os.environ.get("LOOPVERIFY_KILLS", "5"))
 STEPS = 10 * (KILLS + 1)
 SHAPE = {"steps": STEPS, "dropout": 0.1}

@@ -27,6 +27,8 @@ from train.keeper import Keeping
 from train.run import ensure, open_corpus
 from train.store import RunStore
 
+pytestmark = pytest.mark.slow
+
 Job = dict[str, Any]
 # 13 windows on two ranks, three at a time: ranks with shares of 7 and 6 take three micro-batches each.
 DDP: Job = {"name": "ddp", "parallel": "ddp", "micro_batch": 3, "preset": {"steps": 50, "batch": 13}}

@@ -160,6 +160,7 @@ def test_run(readout, again):
 """
 
 
+@pytest.mark.slow
 def test_workers_of_xdist_share_a_store_no_run_is_trained_twice_and_none_is_lost(
     text_file: Path, tmp_path: Path
 ) -> None:

@@ -22,8 +22,8 @@ STEPS = 200
 CONDITIONS = ("per_loop/rmsnorm", "terminal/raw")
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif((reason := lacking()) is not None, reason=f"needs a Slurm of its own: {reason}"),
-    pytest.mark.xdist_group("slurm"),
 ]
 pytest.importorskip("submitit", reason="needs the extra slurm")
 
