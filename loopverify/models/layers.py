@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from loopverify.models.config import TransformerConfig
 
-__all__ = ["Attention", "Context", "Damping", "DecoderLayer", "Sublayer", "SwiGLU"]
+__all__ = ["Attention", "Context", "Damping", "DecoderLayer", "Sublayer", "SwiGLU", "dropout"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +30,11 @@ class Context:
 Sublayer = Callable[[Tensor, Context], Tensor]
 
 
+def dropout(config: TransformerConfig) -> nn.Module:
+    """The dropout of a configuration; nothing at all for a rate of 0, which a small model would feel."""
+    return nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+
+
 class Attention(nn.Module):
     """Causal multi-head self-attention with rotary positions, without biases."""
 
@@ -42,11 +47,12 @@ class Attention(nn.Module):
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         B, T, D = x_BTD.shape
-        q, k, v = self.qkv(x_BTD).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
+        qkv = self.qkv(x_BTD).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
+        q, k = _rotate(qkv[:2], context.rope)  # both at once: a small model's time goes into calls
         mixed = F.scaled_dot_product_attention(
-            _rotate(q, context.rope),
-            _rotate(k, context.rope),
-            v,
+            q,
+            k,
+            qkv[2],
             attn_mask=context.mask,
             is_causal=context.mask is None,
             dropout_p=self.dropout if self.training else 0.0,
@@ -84,7 +90,7 @@ class DecoderLayer(nn.Module):
         self.attention_out_norm, self.mlp_out_norm = (
             nn.RMSNorm(config.d_model, eps=config.norm_eps) if config.sandwich_norm else None for _ in range(2)
         )
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = dropout(config)
 
     def attention(self, state: Tensor, context: Context) -> Tensor:
         return self._added(self.attention_mix(self.attention_norm(state), context), self.attention_out_norm)
@@ -114,8 +120,8 @@ class Damping(nn.Module):
         return -torch.sigmoid(-self.logit) * state
 
 
-def _rotate(x_BNTC: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the channel pairs (c, c + C/2) of every position by its angles."""
-    cos, sin = (table.to(x_BNTC.dtype) for table in rope)
-    a, b = x_BNTC.chunk(2, dim=-1)
+def _rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn the channel pairs (c, c + C/2) of every position of (..., T, C) by its angles."""
+    cos, sin = (table.to(x.dtype) for table in rope)
+    a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)

@@ -19,7 +19,7 @@ from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace
 from loopverify.models.config import READOUTS, RECURRENCES, TransformerConfig
 from loopverify.models.exits import ExitGate, exit_distribution, first_exit
-from loopverify.models.layers import Context, Damping, DecoderLayer, Sublayer
+from loopverify.models.layers import Context, Damping, DecoderLayer, Sublayer, dropout
 from loopverify.models.readouts import DynamicTanh, TaperedNorm
 
 __all__ = ["READOUTS", "RECURRENCES", "Context", "LoopedTransformer", "TransformerConfig"]
@@ -32,7 +32,7 @@ class LoopedTransformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
-        self.embedding_drop = nn.Dropout(config.dropout)
+        self.embedding_drop = dropout(config)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
         self.readout_norm = _readout_norm(config)
         self.loop_norm = {
