@@ -23,10 +23,11 @@ from loopverify.errors import LoopverifyError
 from train import dry_run, prepare, reproduce, sweep
 from train.checkpoint import open_checkpoint
 from train.distributed import joined
+from train.events import Event
 from train.execution import Execution, Precision
 from train.hardware import use_device, use_precision
 from train.keeper import Keeping
-from train.loop import DivergedError, Event
+from train.loop import DivergedError
 from train.preemption import PREEMPTED, PreemptedError, Preemption
 from train.presets import preset
 from train.run import ensure, result

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 
 from loopverify.errors import InputError, LoopverifyError
-from train.loop import Event
+from train.events import Event
 from train.run import Say, find, open_corpus
 from train.spec import RunSpec
 from train.store import RunStore

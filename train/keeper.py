@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from loopverify.errors import InputError
 from train.checkpoint import Checkpoint, Checkpoints
+from train.events import Event, Report
 from train.preemption import PreemptedError, Preemption
 from train.sealed import StoreError
 
 if TYPE_CHECKING:
-    from train.loop import Event
     from train.stepper import Stepper
 
 __all__ = ["Keeper", "Keeping"]
@@ -47,7 +47,7 @@ class Keeper:
         checkpoints: Checkpoints,
         run: Mapping[str, Any],
         keeping: Keeping,
-        report: Callable[[Event], None],
+        report: Report,
         say: Callable[[str], None],
     ) -> None:
         self._lines: list[str] = []

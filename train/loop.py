@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,33 +10,21 @@ from torch import Tensor
 from train.data import Corpus, Windows
 from train.distributed import ALONE, Ranks
 from train.divergence import DivergedError
-from train.hardware import autocast
+from train.events import Report
+from train.hardware import autocast, flushed_denormals
 from train.keeper import Keeper
 from train.spec import RunSpec
 from train.stepper import Stepper
 from train.trainee import trainee
 
-__all__ = ["DivergedError", "Event", "Report", "train"]
+__all__ = ["DivergedError", "train"]
 
-Event = dict[str, Any]
-"""One line of metrics.jsonl; 'event' is 'step', 'eval', 'resume' or 'end'."""
-Report = Callable[[Event], None]
 Batch = tuple[Tensor, Tensor]
 
 STEP_EVENT_EVERY = 10
 
 
-@contextmanager
-def _flushed_denormals() -> Iterator[None]:
-    """Gradients of confident exits underflow; a CPU takes twice as long for a step full of denormal numbers."""
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
-
-
-@_flushed_denormals()
+@flushed_denormals()
 def train(
     spec: RunSpec,
     corpus: Corpus,

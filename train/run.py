@@ -17,9 +17,10 @@ from loopverify.claims import Run
 from train.checkpoint import Checkpoints
 from train.data import Corpus, load_corpus
 from train.distributed import ALONE, Ranks
+from train.events import Report
 from train.hardware import dtype_of, use_device
 from train.keeper import Keeper, Keeping
-from train.loop import DivergedError, Report, train
+from train.loop import DivergedError, train
 from train.spec import RunSpec
 from train.store import CorruptRunError, RunStore, StoredRun
 

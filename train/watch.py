@@ -9,7 +9,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from train.loop import Event
+from train.events import Event
 from train.spec import RunSpec
 
 __all__ = ["FleetBars", "RunBar"]

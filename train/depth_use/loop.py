@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -17,15 +15,16 @@ from loopverify.objectives import named
 from loopverify.tasks import Sequences
 from train.depth_use.protocol import ArmRun, Protocol
 from train.evaluate import evaluate
+from train.events import Event, Report
+from train.hardware import flushed_denormals
 
 __all__ = ["accuracies", "at_first_exit", "train"]
 
-Event = dict[str, Any]
 # Seeds of the generators that draw instances; a run's own seed draws its weights.
 _TRAINING, _HELD_OUT = 1_000_000, 999_999
 
 
-def train(run: ArmRun, report: Callable[[Event], None]) -> tuple[LoopedTransformer, dict[str, float]]:
+def train(run: ArmRun, report: Report) -> tuple[LoopedTransformer, dict[str, float]]:
     """Train one arm from its seed; returns the model and its metrics.
 
     These are those of `train.evaluate`, 'accuracy_d@k' by steps d = 1, 2, ... and exit k (as 'accuracy_1@4'), and
@@ -37,7 +36,7 @@ def train(run: ArmRun, report: Callable[[Event], None]) -> tuple[LoopedTransform
     model = module.looped(run.condition)
     held_out = p.task.draw(p.eval_instances, torch.Generator().manual_seed(_HELD_OUT))
     history: list[Event] = []
-    with _flushed_denormals():
+    with flushed_denormals():
         for step in _steps(run, model):
             if step % p.history_every == 0 or step == p.steps:
                 seen = evaluate(model, _batches(held_out, p.history_instances, p))
@@ -90,13 +89,3 @@ def _batches(sequences: Sequences, count: int, protocol: Protocol) -> Iterator[t
     size = min(count, protocol.history_instances)
     for begin in range(0, count, size):
         yield sequences.tokens[begin : begin + size], sequences.targets[begin : begin + size]
-
-
-@contextmanager
-def _flushed_denormals() -> Iterator[None]:
-    """Gradients of confident exits underflow, and a CPU takes twice as long for a step full of denormal numbers."""
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)

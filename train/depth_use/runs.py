@@ -17,8 +17,9 @@ from safetensors.torch import save_file
 from loopverify import __version__
 from loopverify.claims import Run
 from loopverify.errors import InputError
-from train.depth_use.loop import Event, train
+from train.depth_use.loop import train
 from train.depth_use.protocol import ArmRun
+from train.events import Event
 from train.run import METRICS, MODEL, RESULT, Say, result
 from train.store import CorruptRunError, RunStore, StoredRun
 
