@@ -6,30 +6,18 @@ import re
 import runpy
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from loopverify.cli import main
+from tests.docs.pages import blocks, commands
 
 pytest_plugins = ["pytester"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "audit-your-own-model.md"
+PAGE = "audit-your-own-model.md"
 Shell = Callable[[str], list[str]]
 STATUS = '; echo "exit status $?"'
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-
-
-def commands() -> Iterator[tuple[str, list[str]]]:
-    """Every command of the page with the lines shown beneath it."""
-    for block in blocks("console"):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, *shown = part.splitlines()
-            yield command, shown
 
 
 def without_numbers(line: str) -> str:
@@ -70,12 +58,12 @@ def shell(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], monkeyp
 
 def test_the_page_does_what_it_says(shell: Shell, pytester: pytest.Pytester) -> None:
     own = {"mylm", "factory", "raw"}
-    for block in blocks("python"):
+    for block in blocks(PAGE, "python"):
         name = re.match(r"# (\S+\.py)\n", block)
         assert name is not None, f"a block of Python names its file: {block.splitlines()[0]}"
         (pytester.path / name[1]).write_text(block, encoding="utf-8")
     try:
-        for command, shown in commands():
+        for command, shown in commands(PAGE):
             real = {without_numbers(line) for line in shell(command)}
             missing = [line for line in shown if line.strip() != "..." and not is_shown(line, real)]
             assert missing == [], f"$ {command} does not show this; it shows:\n" + "\n".join(sorted(real))
@@ -85,9 +73,11 @@ def test_the_page_does_what_it_says(shell: Shell, pytester: pytest.Pytester) -> 
 
 
 def test_the_page_is_about_a_model_of_thirty_lines_and_a_factory_of_six() -> None:
-    model, factory = blocks("python")[:2]
+    model, factory = blocks(PAGE, "python")[:2]
     assert "loopverify" not in model
     assert len([line for line in model.splitlines()[1:] if line]) <= 30
     assert len([line for line in factory.splitlines()[1:] if line]) <= 6
-    verdicts = [shown[0].rpartition(": ")[2] for command, shown in commands() if command.startswith("loopverify audit")]
+    verdicts = [
+        shown[0].rpartition(": ")[2] for command, shown in commands(PAGE) if command.startswith("loopverify audit")
+    ]
     assert verdicts == ["BLIND SPOT", "CONTROLLED", "CONTROLLED"]

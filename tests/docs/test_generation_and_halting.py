@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "generation-and-halting.md"
+from tests.docs.pages import blocks
 
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+PAGE = "generation-and-halting.md"
 
 
 def without_numbers(text: str) -> list[str]:
@@ -21,8 +19,8 @@ def without_numbers(text: str) -> list[str]:
 
 def test_the_page_does_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "page.py"
-    script.write_text("\n".join(blocks("python")), encoding="utf-8")
+    script.write_text("\n".join(blocks(PAGE, "python")), encoding="utf-8")
     runpy.run_path(str(script), run_name="__main__")
     captured = capsys.readouterr()
     assert captured.err == ""
-    assert without_numbers(captured.out) == without_numbers("".join(blocks("text")))
+    assert without_numbers(captured.out) == without_numbers("".join(blocks(PAGE, "text")))

@@ -9,30 +9,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tyro
 
+from tests.docs.pages import blocks, commands
 from train.__main__ import Arguments
 from train.hardware import use_precision
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "one-gpu-to-a-cluster.md"
+PAGE = "one-gpu-to-a-cluster.md"
 INTERRUPTED = re.compile(r"timeout --preserve-status --signal (\w+) \d+ (.*); echo \"exit status \$\?\"")
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-
-
-def commands() -> Iterator[tuple[str, list[str]]]:
-    """Every command with the lines shown beneath it."""
-    for block in blocks("console"):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, *shown = part.splitlines()
-            yield command, shown
 
 
 def without_numbers(line: str) -> str:
@@ -73,15 +61,17 @@ class Shell:
 @pytest.mark.slow
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
-    for command, shown in commands():
+    for command, shown in commands(PAGE):
         real = [without_numbers(line) for line in shell.lines(command)]
         missing = [line for line in shown if without_numbers(line) not in real]
         assert missing == [], f"$ {command} does not show this; it shows:\n" + "\n".join(real)
-    statuses = [line for _, shown in commands() for line in shown if line.startswith("exit status")]
+    statuses = [line for _, shown in commands(PAGE) for line in shown if line.startswith("exit status")]
     assert statuses == ["exit status 75"]
 
 
-@pytest.mark.parametrize("line", [line for block in blocks("sh") for line in block.splitlines() if "-m train " in line])
+@pytest.mark.parametrize(
+    "line", [line for block in blocks(PAGE, "sh") for line in block.splitlines() if "-m train " in line]
+)
 def test_commands_that_need_gpus_are_understood(line: str) -> None:
     arguments = shlex.split(line, comments=True)
     arguments = arguments[arguments.index("train") + 1 :]

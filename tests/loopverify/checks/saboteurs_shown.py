@@ -38,8 +38,9 @@ class CentersOverTheBatch(CachedTransformer):
         return following - 0.1 * following.mean(0, keepdim=True)
 
 
-@trips("padding_invariance", "on the left of row 0 .*on the right they change nothing.*counted from the first padding")
-class CountsPaddingAsPositions(CachedTransformer):
+class LearnedPositions(CachedTransformer):
+    """Positions in two ways: rotary, and a table that is added to the embedding."""
+
     def __init__(self) -> None:
         super().__init__()
         self.places = nn.Parameter(0.1 * torch.randn(64, D))
@@ -48,6 +49,9 @@ class CountsPaddingAsPositions(CachedTransformer):
         state, context = super().embed(tokens)
         return state + self.places[: tokens.shape[1]], context
 
+
+@trips("padding_invariance", "on the left of row 0 .*on the right they change nothing.*counted from the first padding")
+class CountsPaddingAsPositions(LearnedPositions):
     def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
         state, context = super().embed_masked(tokens, mask)
         return state + self.places[: tokens.shape[1]], context
@@ -61,15 +65,7 @@ class OtherPositionsUnderAMask(CachedTransformer):
 
 
 @trips("padding_invariance", "a mask of only True changes .*H_0 differs already.*positions in two ways", alone=True)
-class LearnedPositionsFromOne(CachedTransformer):
-    def __init__(self) -> None:
-        super().__init__()
-        self.places = nn.Parameter(0.1 * torch.randn(64, D))
-
-    def embed(self, tokens: Tensor) -> tuple[Tensor, Any]:
-        state, context = super().embed(tokens)
-        return state + self.places[: tokens.shape[1]], context
-
+class LearnedPositionsFromOne(LearnedPositions):
     def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
         state, context = super().embed_masked(tokens, mask)
         return state + self.places[mask.long().cumsum(1)], context
