@@ -19,7 +19,7 @@ from loopverify.generation import MISSING, EarlyExit, generate
 from loopverify.looped import unroll
 from loopverify.models import LoopedTransformer
 
-ROWS, PROMPT, NEW = 4, 32, 16
+ROWS, PROMPT, NEW = 4, 32, 8
 
 
 def _prompts(shape: Shape, device: str) -> Tensor:

@@ -22,7 +22,7 @@ from loopverify.probes.confidence import Arrival
 from loopverify.probes.frontier import head_cost, ideal_speedup
 from loopverify.probes.reading import Reading
 
-BATCHES, ROWS, TOKENS = 2, 8, 64
+BATCHES, ROWS, TOKENS = 2, 8, 32
 LEAST_SHARE = 0.95
 """Of the ideal speed-up."""
 PLANS = {1: (1,) * 8, 2: (1, 1, 1, 1, 2, 3, 3, 4), 3: (1, 2, 2, 3, 4, 4, 4, 4)}
