@@ -25,12 +25,11 @@ from loopverify.probes import (
     halt,
     linear_head,
 )
-from train.measure import load
-from train.measurements import SEQUENCES, Pairs, Subject
-from train.presets import preset
-from train.run import ensure, open_corpus
-from train.spec import RunSpec
+from train.launch.run import ensure, open_corpus
+from train.spec import RunSpec, preset
 from train.store import RunStore
+from train.study.measure import load
+from train.study.measurements import SEQUENCES, Pairs, Subject
 
 CONDITIONS = (("terminal", "rmsnorm"), ("terminal+penalty", "rmsnorm"), ("per_loop", "rmsnorm"), ("per_loop", "raw"))
 BATCH = 8

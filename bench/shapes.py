@@ -11,11 +11,10 @@ from torch import Tensor
 from bench.peers.nanogpt import GPT, train_step
 from loopverify.looped import Looped
 from loopverify.models import LoopedTransformer
-from train.distributed import ALONE
-from train.presets import PRESETS, Preset
-from train.spec import RunSpec
-from train.stepper import Stepper
-from train.trainee import trainee
+from train.engine.stepper import Stepper
+from train.engine.trainee import trainee
+from train.machine.distributed import ALONE
+from train.spec import PRESETS, Preset, RunSpec
 
 __all__ = ["QUICK", "SHAPES", "WIDE", "WIDE_QUICK", "Shape", "Wide"]
 

@@ -1,7 +1,7 @@
 """Two ways to train several small models faster than one after another, as the seven conditions of Table 2 are.
 
 Stacked: the parameters of several members in one tensor each, one step for all (torch.func). Side by side: processes of
-one thread, as `train.fleet` starts them; this module is such a process.
+one thread, as `train.launch.fleet` starts them; this module is such a process.
 """
 
 from __future__ import annotations

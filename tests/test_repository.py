@@ -26,7 +26,7 @@ DOORS = {
     "tyro": {"loopverify/cli", "train"},
     "rich": {"loopverify/cli", "train"},
     "datasets": {"train/data"},
-    "submitit": {"train/slurm.py"},
+    "submitit": {"train/launch/slurm.py"},
 }
 
 

@@ -20,20 +20,18 @@ from rich.console import Console
 
 from loopverify.cli.folder import runs_folder
 from loopverify.errors import LoopverifyError
-from train import dry_run, prepare, reproduce, sweep
-from train.checkpoint import open_checkpoint
-from train.distributed import joined
-from train.events import Event
-from train.execution import Execution, Precision
-from train.hardware import use_device, use_precision
-from train.keeper import Keeping
-from train.loop import DivergedError
-from train.preemption import PREEMPTED, PreemptedError, Preemption
-from train.presets import preset
-from train.run import ensure, result
-from train.spec import PAPER_PENALTY, RunSpec
+from train.commands import dry_run, prepare, reproduce, sweep
+from train.engine.events import Event
+from train.engine.keeper import Keeping
+from train.engine.loop import DivergedError
+from train.launch.run import ensure, result
+from train.launch.watch import RunBar
+from train.machine.distributed import joined
+from train.machine.hardware import use_device, use_precision
+from train.resume.checkpoint import open_checkpoint
+from train.resume.preemption import PREEMPTED, PreemptedError, Preemption
+from train.spec import PAPER_PENALTY, Execution, Precision, RunSpec, preset
 from train.store import RunStore, StoredRun
-from train.watch import RunBar
 
 HELD, FELL_SHORT, WRONG_USE = 0, 1, 2
 COMMANDS = {"data": prepare.main, "dry-run": dry_run.main, "reproduce": reproduce.main, "sweep": sweep.main}

@@ -12,12 +12,12 @@ from loopverify.claims import CLAIMS, Claim
 from loopverify.cli.folder import runs_folder
 from loopverify.errors import InputError, LoopverifyError
 from train.data.sources import open_source
-from train.hardware import use_device
-from train.presets import preset
+from train.launch.watch import FleetBars
+from train.machine.hardware import use_device
+from train.spec import preset
 from train.store import RunStore
-from train.study import Study
-from train.verdicts import Verdicts
-from train.watch import FleetBars
+from train.study.study import Study
+from train.study.verdicts import Verdicts
 
 VERDICTS = pytest.StashKey[Verdicts]()
 

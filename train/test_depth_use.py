@@ -14,7 +14,7 @@ import pytest
 from loopverify import report
 from loopverify.claims import Claim, Run, claims_for, evaluate
 from train.depth_use import PROTOCOL, arm_runs, ensure_all
-from train.verdicts import Verdicts
+from train.study.verdicts import Verdicts
 
 CLAIMS = claims_for(["P1.depth_use"])
 

@@ -16,7 +16,7 @@ import tyro
 
 from tests.docs.pages import blocks, commands
 from train.__main__ import Arguments
-from train.hardware import use_precision
+from train.machine.hardware import use_precision
 
 ROOT = Path(__file__).parents[2]
 PAGE = "one-gpu-to-a-cluster.md"

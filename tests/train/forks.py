@@ -49,8 +49,8 @@ class Forks:
 def _serve(text: Path, preset: dict[str, Any]) -> None:
     from loopverify.errors import LoopverifyError
     from tests.train.micro import micro
-    from train.keeper import Keeping
-    from train.run import ensure, open_corpus
+    from train.engine.keeper import Keeping
+    from train.launch.run import ensure, open_corpus
     from train.spec import RunSpec
     from train.store import RunStore
 

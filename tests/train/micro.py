@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from train.presets import Preset, preset
-from train.run import ensure
-from train.spec import RunSpec
+from train.launch.run import ensure
+from train.spec import Preset, RunSpec, preset
 from train.store import RunStore, StoredRun
 
 Trained = Callable[..., tuple[RunSpec, StoredRun]]

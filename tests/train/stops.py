@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from train.preemption import Preemption
+from train.resume.preemption import Preemption
 
 
 class After(Preemption):

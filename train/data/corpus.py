@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from loopverify.errors import InputError
-from train import manifest
 from train.data.pieces import FACTS, HALVES, make_pieces, renumbered, vocabulary
 from train.data.shards import Tokens, dtype_for, map_ids, write_ids
 from train.data.sources import open_source
 from train.data.text import Half, Source
 from train.data.tokenizer import PATTERN, Tokenizer, check_size
-from train.manifest import canonical, sha256
-from train.store import CorruptRunError, RunStore, StoredRun
+from train.store import CorruptRunError, RunStore, StoredRun, manifest
+from train.store.manifest import canonical, sha256
 
 __all__ = ["Corpus", "DataSpec", "load_corpus"]
 

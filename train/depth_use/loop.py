@@ -14,9 +14,9 @@ from loopverify.models import LoopedTransformer
 from loopverify.objectives import named
 from loopverify.tasks import Sequences
 from train.depth_use.protocol import ArmRun, Protocol
-from train.evaluate import evaluate
-from train.events import Event, Report
-from train.hardware import flushed_denormals
+from train.engine.evaluate import evaluate
+from train.engine.events import Event, Report
+from train.machine.hardware import flushed_denormals
 
 __all__ = ["accuracies", "at_first_exit", "train"]
 
@@ -27,8 +27,8 @@ _TRAINING, _HELD_OUT = 1_000_000, 999_999
 def train(run: ArmRun, report: Report) -> tuple[LoopedTransformer, dict[str, float]]:
     """Train one arm from its seed; returns the model and its metrics.
 
-    These are those of `train.evaluate`, 'accuracy_d@k' by steps d = 1, 2, ... and exit k (as 'accuracy_1@4'), and
-    'ce_matched@k' and 'step_matched' as in `at_first_exit`.
+    These are those of `train.engine.evaluate`, 'accuracy_d@k' by steps d = 1, 2, ... and exit k (as 'accuracy_1@4'),
+    and 'ce_matched@k' and 'step_matched' as in `at_first_exit`.
     """
     p = run.protocol
     torch.manual_seed(run.seed)

@@ -41,7 +41,7 @@ _DETERMINING = (
     "loopverify/probes/norms.py",
     "loopverify/probes/depth.py",
     "loopverify/tasks",
-    "train/evaluate.py",
+    "train/engine/evaluate.py",
     "train/depth_use/loop.py",
 )
 

@@ -19,8 +19,8 @@ from loopverify.claims import Run
 from loopverify.errors import InputError
 from train.depth_use.loop import train
 from train.depth_use.protocol import ArmRun
-from train.events import Event
-from train.run import METRICS, MODEL, RESULT, Say, result
+from train.engine.events import Event
+from train.launch.run import METRICS, MODEL, RESULT, Say, result
 from train.store import CorruptRunError, RunStore, StoredRun
 
 __all__ = ["ensure", "ensure_all", "result"]

@@ -1,0 +1,110 @@
+"""`[torchrun ...] -m tests.train.engine.ranks JOBS`: what the tests of several ranks do on each, job after job."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from loopverify.errors import LoopverifyError
+from tests.train.micro import micro
+from tests.train.stops import After
+from train.data import Windows
+from train.engine import loop
+from train.engine.keeper import Keeping
+from train.engine.trainee import trainee
+from train.launch.run import ensure, open_corpus
+from train.machine.distributed import Ranks, joined
+from train.resume.checkpoint import open_checkpoint
+from train.spec import Execution, RunSpec
+from train.store import RunStore
+
+
+def spec_of(job: dict[str, Any], text: Path, ranks: int) -> RunSpec:
+    """The run of a job; on one rank it is an ordinary one."""
+    execution = Execution(
+        ranks=ranks, parallel=job["parallel"] if ranks > 1 else None, micro_batch=job.get("micro_batch")
+    )
+    return RunSpec(
+        preset=micro(text, **job.get("preset", {})),
+        loss=job.get("loss", "per_loop"),
+        readout=job.get("readout", "rmsnorm"),
+        recurrence=job.get("recurrence", "residual"),
+        seed=job.get("seed", 0),
+        execution=execution,
+    )
+
+
+def gradients(job: dict[str, Any], spec: RunSpec, store: RunStore, ranks: Ranks) -> dict[str, torch.Tensor]:
+    """The gradient of the first batch at the first weights, whole, by parameter."""
+    corpus, p = open_corpus(spec, store), spec.preset
+    torch.manual_seed(spec.seed)
+    model = trainee(spec, spec.model(corpus.vocab_size), ranks)
+    windows = Windows(corpus.train, p.seq_len, p.stride)
+    loss, _ = model.loss(*windows.batch(ranks.share(windows.order(0, p.batch, spec.seed))))
+    loss.backward()
+    model.finish()
+    named = model.module.named_parameters()
+    whole = {name: getattr(parameter.grad, "full_tensor", lambda g=parameter.grad: g)() for name, parameter in named}
+    return {name: gradient.detach().contiguous() for name, gradient in whole.items()}
+
+
+def do(job: dict[str, Any], given: dict[str, Any], ranks: Ranks) -> None:
+    """One job; its outcome is what lies in the store, or the file of its name."""
+    store = RunStore(Path(given["store"]) / job.get("folder", ""))
+    spec = spec_of(job, Path(given["text"]), ranks.count)
+    if job["do"] == "gradients":
+        found = gradients(job, spec, store, ranks)
+        if ranks.first:
+            save_file(found, Path(given["store"]) / f"{job['name']}.safetensors")
+        return
+    start = None if "start" not in job else open_checkpoint(Path(job["start"]))
+    keeping = Keeping(every=3600.0, start=start)
+    if "stop_after" in job:
+        keeping = Keeping(every=3600.0, preemption=After(job["stop_after"] if ranks.rank == 1 else 10**6))
+    if start is not None:
+        spec = replace(spec, continued=start.digest)
+    said: list[str] = []
+    try:
+        stored = ensure(spec, store, lambda event: None, said.append, keeping=keeping, ranks=ranks)
+        said.append(f"stored in {stored.path}")
+    except LoopverifyError as error:
+        said.append(f"{type(error).__name__}: {error}")
+    (Path(given["store"]) / f"{job['name']}.{ranks.rank}.said").write_text("\n".join(said))
+
+
+def work(given: dict[str, Any]) -> None:
+    """Every job, on this rank."""
+    torch.set_num_threads(1)
+    loop.STEP_EVENT_EVERY = 1
+    with joined("cpu") as ranks:
+        for job in given["jobs"]:
+            # A job may be another one on some rank, which is what ranks must never let pass.
+            do({**job, **job.get("but_on_rank_1", {})} if ranks.rank == 1 else job, given, ranks)
+
+
+def fork(given: dict[str, Any], count: int) -> int:
+    """As torchrun, with torch imported once; returns how many ranks failed."""
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    children = []
+    for rank in range(count):
+        children.append(os.fork())
+        if children[-1] == 0:
+            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
+            os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+            work(given)
+            os._exit(0)
+    return sum(os.waitpid(child, 0)[1] != 0 for child in children)
+
+
+if __name__ == "__main__":
+    told = json.loads(sys.argv[1])
+    sys.exit(fork(told, told["fork"]) if told["fork"] else work(told))

@@ -1,0 +1,127 @@
+"""Estimates of a run against torch's own counter and closed forms; and the command that prints them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import loopverify as lv
+from loopverify.errors import InputError
+from train.__main__ import main
+from train.data import DataSpec
+from train.spec import RunSpec, preset
+from train.spec.gpus import gpu
+from train.spec.plan import RESERVE, plan
+
+V = 96
+
+
+def tiny(loss: str = "per_loop", readout: str = "rmsnorm", recurrence: str = "residual", **shape: object) -> RunSpec:
+    changes = {
+        "data": DataSpec(vocab_max=V),
+        "d_model": 32,
+        "heads": 2,
+        "d_ff": 80,
+        "layers": 2,
+        "seq_len": 24,
+        **shape,
+    }
+    p = replace(preset("tiny"), **changes)
+    return RunSpec(preset=p, loss=loss, readout=readout, recurrence=recurrence)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        tiny("terminal"),
+        tiny("per_loop", "raw", loops=3),
+        tiny("per_loop+penalty", layers=3, tied_head=True),
+        tiny("exit_weighted", recurrence="shared_boundary_norm", sandwich_norm=True, seq_len=40),
+    ],
+    ids=lambda spec: spec.condition,
+)
+def test_flops_and_parameters_are_those_that_torch_counts(spec: RunSpec) -> None:
+    model, batch = spec.model(V), 3
+    tokens = torch.randint(V, (batch, spec.preset.seq_len))
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        loss = spec.objective()(lv.unroll(model.looped(), tokens, spec.preset.loops, grad=True), tokens).total
+        forward = counter.get_total_flops()
+        loss.backward()
+    planned = plan(spec)
+    assert planned.forward_flops * tokens.numel() == forward
+    assert planned.flops * tokens.numel() == counter.get_total_flops()
+    assert planned.parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_bytes_of_weights_and_optimizer_are_those_of_their_dtypes() -> None:
+    planned = plan(tiny(d_model=128, d_ff=320))
+    layer = 4 * 128**2 + 3 * 128 * 320
+    parameters = 2 * (layer + 2 * 128) + 128 + 2 * V * 128
+    # Float32 weights, gradients and two moments; bfloat16 copies of what is multiplied (and, small, rotary tables).
+    expected = 16 * parameters + 2 * (2 * layer + V * 128)
+    assert expected <= planned.constant_bytes <= 1.02 * expected
+
+
+def test_a_loop_keeps_what_its_layers_and_its_exit_must_keep() -> None:
+    shape = {"d_model": 64, "d_ff": 160, "seq_len": 32}
+    one, two = (plan(tiny(loops=loops, **shape)).window_bytes / 32 for loops in (2, 3))
+    # Float32: the stream into both norms. Bfloat16: into both products, q, k and v before and after they are turned
+    # (v is not), the mixed values; gate and up, and two products of theirs.
+    layer = 2 * 4 * 64 + 2 * (2 * 64 + 3 * 64 + 2 * 64 + 64 + 2 * 160 + 2 * 160)
+    exit_ = 4 * 64 + 2 * 64 + 4 * V  # the state, what the head is shown, and float32 logits
+    assert two - one == pytest.approx(2 * layer + exit_, rel=0.25)
+
+
+def test_the_memory_of_a_micro_batch_and_the_largest_one_that_fits() -> None:
+    planned, h100 = plan(tiny()), gpu("H100")
+    assert planned.memory(3) - planned.memory(2) == pytest.approx(planned.window_bytes)
+    assert planned.memory(0) == planned.constant_bytes + RESERVE
+    assert planned.largest_micro_batch(h100) == planned.batch == 16  # no more than there are
+    room = replace(h100, memory=planned.memory(5) + 1)
+    assert planned.largest_micro_batch(room) == 5
+    assert planned.largest_micro_batch(replace(h100, memory=planned.constant_bytes)) == 0
+
+
+def test_time_is_operations_over_what_is_assumed_to_be_reached() -> None:
+    planned = plan(tiny())
+    seconds = planned.seconds_per_step(gpu("A100-40GB"), mfu=0.5, gpus=4)
+    assert seconds == pytest.approx(planned.flops * 16 * 24 / (312e12 * 0.5 * 4))
+    for wrong, words in (({"mfu": 0.0}, "mfu is 0.0; expected"), ({"mfu": 0.5, "gpus": 0}, "gpus is 0; expected")):
+        with pytest.raises(InputError, match=words):
+            planned.seconds_per_step(gpu("H100"), **wrong)
+
+
+def test_steps_follow_the_text_where_a_preset_counts_epochs() -> None:
+    spec = tiny(steps=None, epochs=3, seq_len=24, stride=8, batch=10)
+    assert plan(spec).steps is None
+    assert plan(spec, train_tokens=24 + 1 + 8 * 99).steps == 3 * 10  # 100 windows
+    assert plan(tiny(steps=7), train_tokens=10**6).steps == 7
+
+
+def test_the_command_prints_what_the_44m_run_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dry-run", "--preset", "44m", "--gpu", "H100", "--mfu", "0.5", "--steps", "2000"]) == 0
+    told = capsys.readouterr().out
+    assert "44m, per_loop/rmsnorm: 43,803,136 parameters; 8 layers applied K = 4 times" in told
+    # 6 a weight and token, each layer K times; the tied head once an exit; 12 T D a layer and loop for attention.
+    flops = 6 * 4 * (8 * (4 * 512**2 + 3 * 512 * 2048) + 512 * 20_000) + 12 * 256 * 512 * 8 * 4
+    assert f"FLOPs a token: {flops:.4g}" in told
+    assert "if 50% of its 989 TFLOP/s is reached (--mfu; assumed, not measured)" in told
+    seconds = flops * 64 * 256 / 989e12 / 0.5
+    assert f"{seconds:.3g} s a step" in told
+    assert f"2,000 steps: {2000 * seconds:.3g} s" in told
+    assert "micro-batch  64:" in told
+
+
+def test_a_run_that_fits_no_gpu_ends_with_status_1_and_wrong_use_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    ouro = ("--loss", "exit_weighted", "--recurrence", "shared_boundary_norm")
+    assert main(["dry-run", "--preset", "1.4b", *ouro, "--gpu", "rtx-4090", "--gpus", "13"]) == 1
+    told = capsys.readouterr().out
+    assert "1,434,652,673 parameters; 24 layers applied K = 4 times" in told
+    assert "micro-batch   1:" in told
+    assert "does not fit RTX-4090" in told
+    assert main(["dry-run", "--gpu", "abacus"]) == 2
+    assert "error: unknown GPU 'abacus'; expected one of: A100-40GB" in capsys.readouterr().err

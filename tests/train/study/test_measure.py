@@ -1,0 +1,233 @@
+"""Measurements of stored runs: made once, kept apart from the runs, and what the models say when asked directly."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from loopverify.claims import CLAIMS
+from loopverify.errors import InputError, LoopverifyError
+from loopverify.looped import Trace, unroll
+from tests.train.micro import trained
+from train.launch.run import open_corpus, result
+from train.spec import RunSpec
+from train.store import RunStore, StoredRun
+from train.study import measure
+from train.study.measure import load, measured, wanted_by
+from train.study.measurements import MEASUREMENTS, SEQUENCES, Measurement, Subject
+
+EVERYTHING = sorted({kind for measurement in MEASUREMENTS.values() for kind in measurement.gives})
+Stored = tuple[RunStore, RunSpec, StoredRun]
+
+
+@pytest.fixture(scope="module")
+def stored(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    store = RunStore(tmp_path_factory.mktemp("runs"))
+    return store, *trained(store, text_file)
+
+
+@pytest.fixture(scope="module")
+def metrics(stored: Stored) -> dict[str, float]:
+    """Everything that can be measured on the run."""
+    store, spec, run = stored
+    (found,) = measured({spec: run}, {spec.condition: EVERYTHING}, store, lambda text: None)
+    return dict(found.metrics)
+
+
+@pytest.fixture(scope="module")
+def subject(stored: Stored) -> Subject:
+    store, spec, run = stored
+    return Subject(spec=spec, module=load(spec, run), corpus=open_corpus(spec, store))
+
+
+def traces(subject: Subject, loops: int) -> tuple[Trace, torch.Tensor]:
+    """One run of all windows of a measurement."""
+    tokens, targets = (torch.cat(parts) for parts in zip(*subject.batches(SEQUENCES), strict=True))
+    subject.module.eval()
+    return unroll(subject.model, tokens, loops), targets
+
+
+def test_training_metrics_stay_as_they_are(stored: Stored, metrics: dict[str, float]) -> None:
+    before = result(stored[2]).metrics
+    assert before.items() <= metrics.items()
+    kinds = {name.split("@")[0] for name in metrics.keys() - before.keys()}
+    # The scale of an untrained loop may stand still, and then its angular steps have no slope.
+    assert set(EVERYTHING) - {"step_slope", "step_slope_gap"} <= kinds <= set(EVERYTHING)
+
+
+def test_runs_of_the_trained_loops_are_those_of_training(metrics: dict[str, float]) -> None:
+    # RMSNorm reads every exit alike, so that exit k is the end of a run of k loops, on the same windows.
+    for k in (1, 2, 3, 4):
+        assert metrics[f"ce_run@{k}"] == pytest.approx(metrics[f"ce@{k}"], abs=1e-5)
+    assert {f"ce_run@{k}" for k in range(5, 9)} <= metrics.keys()
+
+
+def test_the_clamp_leaves_every_token_the_norm_of_its_first_loop(subject: Subject, metrics: dict[str, float]) -> None:
+    trace, _ = traces(subject, 4)
+    first, last = (trace.states[k].norm(dim=-1).mean() for k in (1, 4))
+    assert metrics["clamp_norm_ratio"] == pytest.approx(float(first / last), rel=1e-4)
+    assert metrics["clamp_abs_delta_ce"] == abs(metrics["clamp_delta_ce"])
+
+
+def test_the_sweep_rescales_the_last_state(subject: Subject, metrics: dict[str, float]) -> None:
+    trace, targets = traces(subject, 4)
+    module = subject.module
+    for alpha in (0.1, 1.0, 10.0):
+        state = alpha * trace.states[4]
+        for name, read in (("sweep", module.head(module.readout_norm(state))), ("bare_sweep", module.head(state))):
+            expected = F.cross_entropy(read.flatten(0, 1), targets.flatten())
+            assert metrics[f"{name}_ce@{alpha:g}"] == pytest.approx(expected.item(), rel=1e-4)
+    swept = [value for name, value in metrics.items() if name.startswith("sweep_ce@")]
+    assert len(swept) == 9
+    assert metrics["sweep_span"] == pytest.approx(max(swept) - min(swept))
+
+
+def test_the_decomposition_is_that_of_thirty_loops(subject: Subject, metrics: dict[str, float]) -> None:
+    trace, _ = traces(subject, 30)
+    scales = [float(state.square().mean(-1).sqrt().mean()) for state in trace.states]
+    for k in (1, 10, 30):
+        assert metrics[f"growth@{k}"] == pytest.approx(scales[k] - scales[k - 1], rel=1e-3, abs=1e-6)
+    late = [metrics[f"a_rad@{k}"] for k in range(10, 31)]
+    assert metrics["a_rad@late"] == pytest.approx(sum(late) / 21)
+    assert metrics["b_over_a@late"] == pytest.approx(metrics["b@late"] / abs(metrics["a_rad@late"]))
+    assert metrics["growth@late"] == pytest.approx((scales[30] - scales[9]) / 21, rel=1e-3)
+
+
+def test_the_radial_fraction_is_told_against_the_floor_of_float32(metrics: dict[str, float]) -> None:
+    floor = 2 * 2.0**-23 / math.sqrt(16)
+    for k in (1, 2, 3, 4):
+        assert metrics[f"r_over_floor@{k}"] == pytest.approx(metrics[f"r@{k}"] / floor, rel=1e-6)
+        assert math.isfinite(metrics[f"g@{k}"])
+
+
+def test_the_spread_of_norms_is_taken_over_the_windows_of_training(subject: Subject, metrics: dict[str, float]) -> None:
+    tokens = torch.cat([tokens for tokens, _ in subject.batches(subject.spec.preset.eval_windows)])
+    norms = unroll(subject.model, tokens).states[4].norm(dim=-1).double()
+    assert metrics["norm@4"] == pytest.approx(float(norms.mean()), rel=1e-4)
+    assert metrics["norm_std@4"] == pytest.approx(float(((norms - norms.mean()) ** 2).mean().sqrt()), rel=1e-3)
+
+
+def test_halting_and_timing_are_within_their_ranges(metrics: dict[str, float]) -> None:
+    assert 1 <= metrics["halting_loops"] <= 4
+    assert metrics["halting_speedup"] == pytest.approx(4 / metrics["halting_loops"])
+    assert metrics["halting_ppl_ratio"] == pytest.approx(metrics["halting_ppl"] / metrics["halting_fixed_ppl"])
+    assert metrics["timing_speedup@4"] == 1
+    assert metrics["timing_speedup@1"] > 1  # one loop takes less time than four
+    assert all(metrics[f"timing_tokens_per_s@{k}"] > 0 for k in (1, 2, 3, 4))
+
+
+def test_a_second_time_everything_is_found(
+    stored: Stored, metrics: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, spec, run = stored
+    monkeypatch.setattr(measure, "load", lambda *_: pytest.fail("the model was loaded again"))
+    said: list[str] = []
+    (again,) = measured({spec: run}, {spec.condition: EVERYTHING}, store, said.append)
+    assert (dict(again.metrics), said) == (metrics, [])
+    assert again.key == run.key
+    assert len(list((store.root / "measurements").iterdir())) == len(MEASUREMENTS)
+
+
+def test_nothing_is_measured_that_nobody_wants(text_file: Path, tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    spec, run = trained(store, text_file)
+    (found,) = measured({spec: run}, {spec.condition: {"ce@4", "norm_p99@4"}}, store)
+    assert found == result(run)
+    assert not (tmp_path / "measurements").exists()
+    assert measured({}, {}, store) == []
+
+
+def test_new_code_measures_again(text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RunStore(tmp_path)
+    spec, run = trained(store, text_file)
+    said: list[str] = []
+    for digest in ("old", "new", "new"):
+        monkeypatch.setattr(measure, "code_digest", lambda places, digest=digest: digest)
+        measured({spec: run}, {spec.condition: {"clamp_delta_ce"}}, store, said.append)
+    assert [line.split(" clamp")[0] for line in said] == ["per_loop/rmsnorm seed 0: measured"] * 2
+    assert len(list((tmp_path / "measurements").iterdir())) == 2
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_a_damaged_measurement_is_made_again(text_file: Path, tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    spec, run = trained(store, text_file)
+    wanted = {spec.condition: {"clamp_delta_ce"}}
+    (first,) = measured({spec: run}, wanted, store, lambda text: None)
+    (file,) = (tmp_path / "measurements").glob("*/metrics.json")
+    file.write_text(json.dumps({"clamp_delta_ce": 9.0}))
+    said: list[str] = []
+    (again,) = measured({spec: run}, wanted, store, said.append)
+    assert again == first
+    assert "metrics.json" in said[0]
+    assert "it is measured again" in said[0]
+
+
+def test_a_measurement_that_fails_is_told_and_left_out(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, spec, run = stored
+
+    def fails(subject: Subject) -> dict[str, float]:
+        raise InputError("H_7 is not finite")
+
+    broken = Measurement(name="broken", measure=fails, gives=frozenset({"broken"}))
+    monkeypatch.setattr(measure, "MEASUREMENTS", {"broken": broken})
+    said: list[str] = []
+    (found,) = measured({spec: run}, {spec.condition: {"broken@1"}}, store, said.append)
+    assert found == result(run)
+    assert said == ["per_loop/rmsnorm seed 0: no measurement 'broken': H_7 is not finite"]
+
+
+def test_infinite_metrics_survive_the_store(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, spec, run = stored
+    odd = Measurement(
+        name="odd", measure=lambda subject: {"odd": math.inf, "odder": math.nan}, gives=frozenset({"odd"})
+    )
+    monkeypatch.setattr(measure, "MEASUREMENTS", {"odd": odd})
+    (found,) = measured({spec: run}, {spec.condition: {"odd"}}, store, lambda text: None)
+    assert found.metrics["odd"] == math.inf
+    assert math.isnan(found.metrics["odder"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"recurrence": "shared_inter_loop_norm"},
+        {"recurrence": "damped"},
+        {"loss": "exit_weighted"},
+        {"readout": "tapered"},
+        {"readout": "raw", "preset": {"tied_head": True}},
+    ],
+    ids=str,
+)
+def test_every_kind_of_model_is_loaded_as_it_was(changes: dict[str, object], text_file: Path, tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    spec, run = trained(store, text_file, **changes)
+    (found,) = measured({spec: run}, {spec.condition: {"ce_run@4"}}, store, lambda text: None)
+    assert found.metrics["ce_run@4"] == pytest.approx(found.metrics["ce@4"], abs=1e-5)
+
+
+def test_weights_of_another_model_are_refused(stored: Stored) -> None:
+    _, spec, run = stored
+    other = RunSpec(preset=spec.preset, loss="per_loop", readout="layernorm")
+    with pytest.raises(LoopverifyError, match=r"are not those of per_loop/layernorm seed 0: missing \['readout_norm"):
+        load(other, run)
+
+
+def test_what_claims_want_is_told_by_condition() -> None:
+    assert wanted_by([CLAIMS["P1.T10.heavy.per_loop.p99"], CLAIMS["P1.T12.size.per_loop"]]) == {
+        "per_loop/rmsnorm": {"norm_p99@4", "norm_median@4", "b@late"},
+        "per_loop/raw": {"b@late"},
+    }
+
+
+def test_every_claim_reads_metrics_of_training_or_of_one_measurement() -> None:
+    training = {"norm", "norm_median", "norm_p99", "norm_max", "rms", "ce", "ppl"}
+    for claim in CLAIMS.values():
+        for name in wanted_by([claim])[claim.conditions[0]]:
+            givers = [m.name for m in MEASUREMENTS.values() if name.split("@")[0] in m.gives]
+            assert len(givers) == (name.split("@")[0] not in training and not claim.needs), (claim.id, name)

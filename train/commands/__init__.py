@@ -1,0 +1,1 @@
+"""The commands after `python -m train`: a module each."""

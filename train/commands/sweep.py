@@ -1,0 +1,141 @@
+"""`python -m train sweep --presets tiny --conditions per_loop/rmsnorm per_loop/raw --seeds 0-2`: many runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+
+from loopverify.cli.folder import runs_folder
+from loopverify.errors import InputError, LoopverifyError
+from train.launch.fleet import ensure_all
+from train.launch.slurm import options, train_on_slurm
+from train.launch.watch import FleetBars
+from train.machine.hardware import use_device
+from train.spec import RunSpec, preset
+from train.store import RunStore
+from train.study.tables import table
+
+__all__ = ["main", "seeds_of", "specs_of"]
+
+STORED, FELL_SHORT, WRONG_USE = 0, 1, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Train every condition of every preset with every seed, where it is not in the store yet."""
+
+    presets: tuple[str, ...] = ("tiny",)
+    """tiny, small, 44m, 129m, 1.4b."""
+    conditions: tuple[str, ...] = ()
+    """Such as per_loop/rmsnorm, terminal+penalty/rmsnorm or per_loop/rmsnorm/damped: loss, readout and, if it is not
+    residual, recurrence. The seven of Table 2 when omitted."""
+    seeds: str = "0"
+    """Such as 0-2 or 0,3,5-7."""
+    runs: Annotated[str, tyro.conf.arg(metavar="DIR")] = "runs"
+    """Folder of the run store; on a cluster, one that its nodes share."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    data: str | None = None
+    """A named text, a file or a folder; each preset's own when omitted."""
+    steps: int | None = None
+    """Optimizer steps; each preset's own when omitted."""
+    workers: int | None = None
+    """Runs trained at once; when omitted, one a GPU, or as the cores allow, or as many as Slurm starts."""
+    slurm: tuple[str, ...] | None = None
+    """Give the runs to Slurm, with these options of sbatch: partition=gpu gpus=1 time=240 (minutes)."""
+    poll: float = 10.0
+    """Seconds between two looks at Slurm's queue."""
+
+    def specs(self) -> list[RunSpec]:
+        """The runs these arguments name."""
+        return specs_of(
+            self.presets,
+            self.conditions or table("T2").conditions,
+            seeds_of(self.seeds),
+            device=self._device(),
+            source=self.data,
+            steps=self.steps,
+        )
+
+    def _device(self) -> str:
+        """The kind of device of the runs; on Slurm, that of the jobs, which a login node need not have."""
+        if self.slurm is None:
+            return use_device(self.device)[0]
+        if self.device != "auto":
+            return self.device
+        return "cuda" if any(key.startswith(("gpus", "gres")) for key in options(self.slurm)) else "cpu"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit status 0: all runs are in the store; 1: some failed, the others are there; 2: wrong use."""
+    arguments = tyro.cli(Arguments, args=list(argv), prog="python -m train sweep")
+    console = Console(stderr=True, emoji=False)
+    try:
+        with FleetBars(console) as bars:
+            specs = arguments.specs()
+            failures = _train(arguments, specs, RunStore(runs_folder(arguments.runs)), bars)
+    except LoopverifyError as error:
+        console.print(f"error: {error}", markup=False, soft_wrap=True)
+        return WRONG_USE
+    for spec, failure in failures.items():
+        console.print(f"failed: {spec.preset.name} {spec.label}: {failure}", markup=False, soft_wrap=True)
+    console.print(f"{len(specs) - len(failures)} of {len(specs)} runs are in {arguments.runs}", soft_wrap=True)
+    return FELL_SHORT if failures else STORED
+
+
+def specs_of(
+    presets: Sequence[str],
+    conditions: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    device: str,
+    source: str | None = None,
+    steps: int | None = None,
+) -> list[RunSpec]:
+    """Presets x seeds x conditions, each once: a study is whole, seed by seed, as early as it can be.
+
+    Raises:
+        InputError: an unknown preset or condition.
+    """
+    chosen = [preset(name, source=source, steps=steps) for name in presets]
+    specs = [
+        RunSpec.of_condition(one, condition, seed=seed, device=device)
+        for one in chosen
+        for seed in seeds
+        for condition in conditions
+    ]
+    return list(dict.fromkeys(specs))
+
+
+def seeds_of(text: str) -> list[int]:
+    """Seeds such as '0-2' or '0,3,5-7', in the order given.
+
+    Raises:
+        InputError: another form.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
+            raise InputError(f"seeds are {text!r}; expected numbers and ranges such as 0-2 or 0,3,5-7")
+        seeds += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return seeds
+
+
+def _train(arguments: Arguments, specs: list[RunSpec], store: RunStore, bars: FleetBars) -> dict[RunSpec, str]:
+    say: Callable[[str], None] = bars.say
+    if arguments.slurm is None:
+        return ensure_all(specs, store, workers=arguments.workers, progress=bars, say=say)
+    return train_on_slurm(
+        specs,
+        store,
+        options(arguments.slurm),
+        at_once=arguments.workers,
+        progress=bars,
+        say=say,
+        every=arguments.poll,
+    )

@@ -1,0 +1,175 @@
+"""Stepper: the optimizer steps of one run, micro-batch by micro-batch, and what the last one looked like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from loopverify.errors import LoopverifyError
+from train.engine.divergence import DivergenceWatch
+from train.engine.throughput import Throughput
+from train.engine.trainee import Trainee
+from train.machine.distributed import Ranks
+from train.machine.hardware import autocast
+from train.resume.checkpoint import Checkpoint
+from train.resume.state import TrainState
+from train.spec import RunSpec
+
+__all__ = ["OutOfMemoryError", "Stepper"]
+
+# Looking at a loss waits for the accelerator; on a CPU it is free.
+_LOOK_EVERY = {"cpu": 1}
+_LOOK_EVERY_ELSEWHERE = 20
+
+
+class OutOfMemoryError(LoopverifyError):
+    """The accelerator's memory does not hold what a step needs."""
+
+
+class Stepper:
+    """Takes the steps of one run on this rank's share of every batch."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        trainee: Trainee,
+        device: torch.device,
+        steps: int,
+        *,
+        ranks: Ranks,
+        say: Callable[[str], None],
+    ) -> None:
+        p = spec.preset
+        self.ranks, self.micro_batch = ranks, spec.execution.micro_batch or ranks.largest_share(p.batch)
+        self._steps = steps
+        self._spec, self._trainee, self._device, self._say = spec, trainee, device, say
+        groups = [{"params": group} for group in trainee.parameter_groups()]
+        self.optimizer = torch.optim.AdamW(groups, lr=p.lr, weight_decay=p.weight_decay, fused=True)
+        self.state = TrainState(trainee.module, self.optimizer, ranks, spec.seed)
+        self._watch = DivergenceWatch(spec, trainee)
+        self._parts: dict[str, Tensor] = {}
+        self._gradient_norm: Tensor | None = None
+        self._throughput = Throughput(spec, trainee.module.config.vocab_size, ranks)
+
+    def step(self, step: int, tokens: Tensor, targets: Tensor) -> None:
+        """One update from this rank's share of the batch of `step` (1, 2, ...), each (B, T) on the device."""
+        p = self._spec.preset
+        for group in self.optimizer.param_groups:
+            group["lr"] = p.learning_rate(step, self._steps)
+        loss, self._parts = self._backward(tokens, targets)
+        self._trainee.finish()
+        self._gradient_norm = self._trainee.clip_(p.grad_clip)
+        self._watch.note(step, loss, self._gradient_norm, tokens, self.optimizer.param_groups[0]["lr"])
+        # Before the update: a model that is about to be ruined still tells why.
+        if step % _LOOK_EVERY.get(self._device.type, _LOOK_EVERY_ELSEWHERE) == 0:
+            self.look()
+        self.optimizer.step()
+        self._throughput.add(p.batch * p.seq_len)
+
+    def look(self) -> None:
+        """See whether the losses since the last look are finite.
+
+        Raises:
+            DivergedError: at the first one that is not.
+        """
+        self._watch.look(self.ranks)
+
+    def facts(self) -> dict[str, Any]:
+        """Loss terms (nats), gradient norm before clipping (L2), learning rate and throughput."""
+        assert self._gradient_norm is not None
+        return {
+            **{f"loss/{name}": float(self.ranks.average_(part.clone())) for name, part in self._parts.items()},
+            "gradient_norm": float(self._gradient_norm),
+            "lr": self.optimizer.param_groups[0]["lr"],
+            **self._throughput.facts(),
+        }
+
+    def progress(self) -> dict[str, Any]:
+        """What a checkpoint has to say besides its tensors."""
+        return {"micro_batch": self.micro_batch, "gradient_before": self._watch.gradient_before}
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Go on where a checkpoint left off."""
+        self.state.load(checkpoint.path, step=checkpoint.step, ranks=checkpoint.ranks)
+        self._watch.gradient_before = checkpoint.progress["gradient_before"]
+        if self._spec.execution.micro_batch is None and checkpoint.ranks == self.ranks.count:
+            self.micro_batch = checkpoint.progress["micro_batch"]  # found once, and part of every rounding since
+
+    def _backward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss and parts of the whole share, its gradient being left in the parameters; halves what does not fit."""
+        while True:
+            random = _RandomNumbers(self._device)
+            try:
+                return self._accumulate(tokens, targets)
+            except torch.OutOfMemoryError as error:
+                told = str(error).splitlines()[0]
+            # Out of the handler, which keeps the frames, and so the tensors, of the attempt alive.
+            self._halve(told)
+            random.restore()
+
+    def _accumulate(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        self.optimizer.zero_grad(set_to_none=True)
+        totals: dict[str, Tensor] = {}
+        for rows, labels, weight, last in self._micro_batches(tokens, targets):
+            with nullcontext() if last else self._trainee.unsynchronized():
+                with autocast(self._device, self._spec.execution.precision):
+                    loss, parts = self._trainee.loss(rows, labels)
+                    loss = loss * weight
+                loss.backward()  # type: ignore[no-untyped-call]
+            for name, part in {"": loss.detach(), **{name: part * weight for name, part in parts.items()}}.items():
+                totals[name] = totals[name] + part if name in totals else part
+        return totals.pop(""), totals
+
+    def _micro_batches(self, tokens: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor, float, bool]]:
+        """(tokens, targets, weight, whether they are the last): the weights make the mean over ranks one over tokens.
+
+        Windows are equally long, so a window's weight is that of its tokens. All ranks take equally many micro-batches,
+        since they meet in each: one with fewer windows takes its first again, at no weight.
+        """
+        batch, count = self._spec.preset.batch, self.ranks.count
+        number = math.ceil(self.ranks.largest_share(batch) / self.micro_batch)
+        for place in range(number):
+            rows = slice(place * self.micro_batch, (place + 1) * self.micro_batch)
+            weight = len(tokens[rows]) * count / batch
+            if weight == 0:
+                rows = slice(0, 1)
+            yield tokens[rows], targets[rows], weight, place == number - 1
+
+    def _halve(self, told: str) -> None:
+        """
+        Raises:
+            OutOfMemoryError: there is nothing to halve, or other ranks would have to halve with this one.
+        """
+        if self.ranks.count > 1:
+            raise OutOfMemoryError(
+                f"out of memory with micro-batches of {self.micro_batch} windows on rank {self.ranks.rank} ({told}); "
+                f"start again with --micro-batch {max(1, self.micro_batch // 2)}"
+            )
+        if self.micro_batch == 1:
+            raise OutOfMemoryError(
+                f"out of memory with a single window of {self._spec.preset.seq_len} tokens ({told}); "
+                "take a smaller preset, a larger device, or several with --parallel fsdp"
+            )
+        self._say(f"out of memory with micro-batches of {self.micro_batch} windows; trying {self.micro_batch // 2}")
+        self.micro_batch //= 2
+        self.optimizer.zero_grad(set_to_none=True)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+class _RandomNumbers:
+    """The generators a step draws from, to be put back where they were: a retry then drops what it would have."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = torch.cuda.get_rng_state() if device.type == "cuda" else None
+        self._cpu = torch.get_rng_state()
+
+    def restore(self) -> None:
+        torch.set_rng_state(self._cpu)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state(self._cuda)

@@ -1,0 +1,176 @@
+"""Many runs at once: a process each, on the cores or the GPUs of this machine, into one store."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from queue import Queue
+from typing import Protocol
+
+import torch
+
+from loopverify.errors import InputError, LoopverifyError
+from train.engine.events import Event
+from train.launch.run import Say, find, open_corpus
+from train.spec import RunSpec
+from train.store import RunStore
+
+__all__ = ["Progress", "Silent", "command", "ensure_all", "missing", "threads", "workers_for"]
+
+
+class Progress(Protocol):
+    """Who watches a fleet."""
+
+    def started(self, spec: RunSpec) -> None: ...
+    def event(self, spec: RunSpec, event: Event) -> None: ...
+    def ended(self, spec: RunSpec, failure: str | None) -> None: ...
+
+
+class Silent:
+    """Nobody watches."""
+
+    def started(self, spec: RunSpec) -> None: ...
+    def event(self, spec: RunSpec, event: Event) -> None: ...
+    def ended(self, spec: RunSpec, failure: str | None) -> None: ...
+
+
+def workers_for(spec: RunSpec) -> int:
+    """Runs that this machine trains side by side: one on each GPU, or one for each group of threads a run takes."""
+    if spec.device != "cpu":
+        return max(1, len(_gpus()))
+    if spec.preset.threads is None:
+        return 1
+    return max(1, len(os.sched_getaffinity(0)) // spec.preset.threads)
+
+
+def ensure_all(
+    specs: Sequence[RunSpec],
+    store: RunStore,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    say: Say = print,
+) -> dict[RunSpec, str]:
+    """Train what is missing of `specs`; returns {spec: failure} for the runs that failed, the rest being stored.
+
+    Each missing run is one `python -m train` of its own, and has a GPU to itself if there are as many as `workers`. A
+    child whose parent was killed fails at its next progress line (the pipe is gone), so nothing goes on unseen.
+    """
+    if workers is not None and workers < 1:
+        raise InputError(f"workers is {workers}; expected an integer >= 1")
+    absent = missing(specs, store, say)
+    if not absent:
+        return {}
+    fleet = _Fleet(store, progress or Silent())
+    return fleet.run(absent, min(map(workers_for, absent)) if workers is None else workers)
+
+
+def missing(specs: Sequence[RunSpec], store: RunStore, say: Say = print) -> list[RunSpec]:
+    """Those of `specs` that are not in the store. Their texts are then tokenized, once, before many processes ask."""
+    corpora = {data: open_corpus(spec, store) for data, spec in {spec.preset.data: spec for spec in specs}.items()}
+    return [spec for spec in specs if find(spec, store, corpora[spec.preset.data], say) is None]
+
+
+def command(spec: RunSpec, store: RunStore) -> list[str]:
+    """The command line that trains a run into a store, with JSON events on its standard output."""
+    p = spec.preset
+    return [
+        *(sys.executable, "-m", "train", "--progress", "json", "--runs", str(store.root.absolute())),
+        *("--preset", p.name, "--loss", spec.loss, "--readout", spec.readout),
+        *("--recurrence", spec.recurrence, "--seed", str(spec.seed)),
+        *("--device", spec.device, "--data", p.data.source),
+        *(("--penalty", repr(spec.penalty)) if spec.penalized else ()),
+        *(("--steps", str(p.steps)) if p.steps is not None else ()),
+    ]
+
+
+@dataclass
+class _Fleet:
+    store: RunStore
+    progress: Progress
+    children: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def run(self, specs: Sequence[RunSpec], workers: int) -> dict[RunSpec, str]:
+        failures: dict[RunSpec, str] = {}
+        places = _places(specs[0], workers)
+        with ThreadPoolExecutor(workers) as pool:
+            pending: dict[Future[str | None], RunSpec] = {pool.submit(self._one, spec, places): spec for spec in specs}
+            try:
+                while pending:
+                    for done in wait(pending, return_when=FIRST_COMPLETED).done:
+                        spec = pending.pop(done)
+                        if (failure := done.result()) is not None:
+                            failures[spec] = failure
+            except BaseException:
+                for future in pending:
+                    future.cancel()
+                for child in self.children:
+                    child.terminate()
+                raise
+        return failures
+
+    def _one(self, spec: RunSpec, places: Queue[Mapping[str, str]]) -> str | None:
+        place = places.get()
+        try:
+            return self._at(spec, place)
+        finally:
+            places.put(place)
+
+    def _at(self, spec: RunSpec, place: Mapping[str, str]) -> str | None:
+        self.progress.started(spec)
+        with subprocess.Popen(
+            command(spec, self.store),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **threads(spec), **place},
+        ) as child:
+            self.children.append(child)
+            assert child.stdout is not None
+            assert child.stderr is not None
+            with ThreadPoolExecutor(1) as reader:  # or a full stderr pipe would stall the child
+                errors = reader.submit(child.stderr.read)
+                for line in child.stdout:
+                    self.progress.event(spec, _parse(line))
+        failure = None if child.returncode == 0 else _failure(child.returncode, errors.result())
+        self.progress.ended(spec, failure)
+        return failure
+
+
+def threads(spec: RunSpec) -> dict[str, str]:
+    """The environment that gives a process as many threads as its run takes."""
+    return {} if spec.preset.threads is None else {"OMP_NUM_THREADS": str(spec.preset.threads)}
+
+
+def _places(spec: RunSpec, workers: int) -> Queue[Mapping[str, str]]:
+    """The environment of each worker, by which it has a GPU of its own."""
+    gpus = _gpus() if spec.device == "cuda" else []
+    places: Queue[Mapping[str, str]] = Queue()
+    for worker in range(workers):
+        places.put({"CUDA_VISIBLE_DEVICES": gpus[worker % len(gpus)]} if gpus else {})
+    return places
+
+
+def _gpus() -> list[str]:
+    """The GPUs this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    count = torch.cuda.device_count()
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return named[:count] or [str(index) for index in range(count)]
+
+
+def _parse(line: str) -> Event:
+    try:
+        event: Event = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise LoopverifyError(f"a training process printed {line!r}; expected one JSON event a line") from error
+    return event
+
+
+def _failure(code: int, errors: str) -> str:
+    last = [line for line in errors.strip().splitlines() if line.strip()][-1:] or ["no message"]
+    return f"exit status {code}: {last[0]}"

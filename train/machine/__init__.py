@@ -1,0 +1,1 @@
+"""What a run is computed on: a device and its precision, and processes that work together."""

@@ -1,0 +1,143 @@
+"""What a run would take: parameters, floating-point operations, memory and time, before anything is trained.
+
+Nothing is allocated: the model is made of fake tensors, which have shapes and dtypes and no content.
+
+Shapes: B windows, T tokens a window, D channels, V vocabulary, K loops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from loopverify.errors import InputError
+from loopverify.looped import Looped, Trace
+from loopverify.models import LoopedTransformer
+from train.spec.gpus import Gpu
+from train.spec.run_spec import RunSpec
+
+__all__ = ["Plan", "forward_flops", "plan"]
+
+RESERVE = 1e9
+"""Bytes of a GPU that are never the model's: the CUDA context, the workspaces of its libraries, fragments."""
+_FLOAT32 = 4
+_PROBE = 32  # tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What one run takes. Bytes: float32 weights, bfloat16 autocast, nothing computed twice or compiled."""
+
+    parameters: int
+    """Of the model, a tied head counted once."""
+    forward_flops: float
+    """Floating-point operations of the matrix products, a token of the forward pass over all K loops and their exits;
+    attention counted in full, without the half that a causal mask spares."""
+    batch: int
+    """Windows a step."""
+    tokens_per_step: int
+    steps: int | None
+    """Of the whole run; None: it counts epochs of a text of unknown length."""
+    constant_bytes: float
+    """Weights, their gradients, AdamW's two moments, and autocast's copies of the weights."""
+    window_bytes: float
+    """What the backward pass needs of the forward pass, and its largest temporaries, a window of a micro-batch."""
+
+    @property
+    def flops(self) -> float:
+        """FLOPs a token of training: the backward pass takes two products for each of the forward pass."""
+        return 3 * self.forward_flops
+
+    def memory(self, micro_batch: int) -> float:
+        """Bytes on one GPU that computes `micro_batch` windows at once."""
+        return self.constant_bytes + micro_batch * self.window_bytes + RESERVE
+
+    def largest_micro_batch(self, gpu: Gpu) -> int:
+        """The most windows that fit one GPU at once, at most the batch; 0: not even one."""
+        fit = int((gpu.memory - RESERVE - self.constant_bytes) // self.window_bytes)
+        return max(0, min(self.batch, fit))
+
+    def seconds_per_step(self, gpu: Gpu, *, mfu: float, gpus: int = 1) -> float:
+        """At a share `mfu` (0..1) of the peak of each of so many GPUs.
+
+        Raises:
+            InputError: an mfu or a number of GPUs that cannot be.
+        """
+        if not 0 < mfu <= 1:
+            raise InputError(f"mfu is {mfu}; expected the share of a GPU's peak that training reaches, in (0, 1]")
+        if gpus < 1:
+            raise InputError(f"gpus is {gpus}; expected an integer >= 1")
+        return self.flops * self.tokens_per_step / (gpu.flops * mfu * gpus)
+
+
+def plan(spec: RunSpec, *, train_tokens: int | None = None) -> Plan:
+    """What the run of a spec takes, its vocabulary being as large as it may be.
+
+    Args:
+        train_tokens: the length of the training text, from which steps of epochs follow.
+    """
+    p = spec.preset
+    vocab = p.data.vocab_max
+    with FakeTensorMode():  # on a CPU, whose attention keeps what an accelerator's does, unless it has dropout
+        model = replace(spec, preset=replace(p, dropout=0.0)).model(vocab)
+        tokens = torch.zeros(2, _PROBE, dtype=torch.int64)
+        one, two = (_saved_bytes(spec, model, tokens[:count]) for count in (1, 2))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    token_bytes = (two - one) / _PROBE
+    autocast_copies = one - token_bytes * _PROBE
+    masks = p.loops * p.layers * 2 * p.d_model + p.d_model if p.dropout else 0  # a byte each
+    temporaries = 2 * _FLOAT32 * vocab  # the gradient of one exit's logits, and what it is computed from
+    return Plan(
+        parameters=parameters,
+        forward_flops=forward_flops(spec, vocab),
+        batch=p.batch,
+        tokens_per_step=p.batch * p.seq_len,
+        steps=p.steps if train_tokens is None else p.total_steps(_windows(train_tokens, p.seq_len, p.stride)),
+        constant_bytes=4 * _FLOAT32 * parameters + autocast_copies,
+        window_bytes=p.seq_len * (token_bytes + masks + temporaries),
+    )
+
+
+def _windows(tokens: int, length: int, stride: int) -> int:
+    """As `train.data.Windows` counts them."""
+    return max(0, (tokens - length - 1) // stride + 1)
+
+
+def forward_flops(spec: RunSpec, vocab: int) -> float:
+    """Floating-point operations of the matrix products a token of a forward pass, as in `Plan.forward_flops`."""
+    p = spec.preset
+    weights = 4 * p.d_model**2 + 3 * p.d_model * p.d_ff  # of a layer: q, k, v, out; gate, up, down
+    attention = 2 * p.seq_len * p.d_model  # scores, and the mix of the values
+    exits = 1 if spec.loss.startswith("terminal") else p.loops
+    return 2.0 * (p.loops * p.layers * (weights + attention) + exits * p.d_model * vocab)
+
+
+def _saved_bytes(spec: RunSpec, model: LoopedTransformer, tokens: Tensor) -> int:
+    """Bytes that the backward pass over tokens (B, T) keeps of the forward pass, without the weights themselves."""
+    own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()._cdata
+        if storage not in own:
+            kept[storage] = tensor  # held, so that no other storage takes its address
+        return tensor
+
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+    ):
+        spec.objective()(_trace(model.looped(), tokens, spec.preset.loops), tokens)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def _trace(model: Looped, tokens: Tensor, loops: int) -> Trace:
+    """As `unroll`, without its looks at the memory and the content of tensors, of which fake ones have neither."""
+    state, context = model.embed(tokens)
+    states = [state]
+    for loop in range(1, loops + 1):
+        states.append(model.step(states[-1], context, loop))
+    return Trace(model, tokens, tuple(states), context)

@@ -1,0 +1,165 @@
+"""RunSpec: one training run, named by everything that determines its result."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import loopverify
+from loopverify.errors import InputError, unknown
+from loopverify.models import READOUTS, RECURRENCES, LoopedTransformer, TransformerConfig
+from loopverify.objectives import Objective, named
+from train.spec.execution import ORDINARY, Execution
+from train.spec.presets import Preset
+
+__all__ = ["PAPER_PENALTY", "RunSpec", "code_digest"]
+
+PAPER_PENALTY = 0.01
+"""lambda of the paper's norm penalty (Sharma & Vu 2026, section 3)."""
+
+# What a change of turns old results into results of other code. Views, claims and tests are not among them.
+_DETERMINING = (
+    "loopverify/looped.py",
+    "loopverify/models",
+    "loopverify/objectives",
+    "loopverify/probes/norms.py",
+    "loopverify/probes/depth.py",
+    "train/data",
+    "train/engine/evaluate.py",
+    "train/engine/loop.py",
+    "train/engine/stepper.py",
+    "train/engine/trainee.py",
+    "train/resume/state.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One condition of a preset, with one seed."""
+
+    preset: Preset
+    loss: str
+    """As in `loopverify.objectives.named`: 'terminal', 'per_loop' or 'exit_weighted', and '+penalty' or '+latent'."""
+    readout: str
+    recurrence: str = "residual"
+    """What lies between two loops, as in `loopverify.models.RECURRENCES`."""
+    seed: int = 0
+    penalty: float = PAPER_PENALTY
+    device: str = "cpu"
+    """'cpu' or 'cuda': the kind of device, since results differ between kinds."""
+    execution: Execution = ORDINARY
+    """How its steps are computed."""
+    continued: str | None = None
+    """Digest of the checkpoint of another execution that the run starts from; None: from the first step."""
+
+    def __post_init__(self) -> None:
+        named(self.loss, penalty=self.penalty)  # refuses unknown losses and weights
+        if self.readout not in READOUTS:
+            raise unknown("readout", self.readout, READOUTS)
+        if self.recurrence not in RECURRENCES:
+            raise unknown("recurrence", self.recurrence, RECURRENCES)
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed is {self.seed}; expected an integer >= 0, below 2^63")
+
+    @classmethod
+    def of_condition(cls, preset: Preset, condition: str, *, seed: int = 0, device: str = "cpu") -> RunSpec:
+        """The run that a condition names, such as 'per_loop+penalty=0.1/rmsnorm/damped'; see `condition`.
+
+        Raises:
+            InputError: a condition of another form, or of unknown parts.
+        """
+        parts = condition.split("/")
+        if not 2 <= len(parts) <= 3:
+            raise InputError(f"condition is {condition!r}; expected loss/readout or loss/readout/recurrence")
+        loss, _, weight = parts[0].partition("=")
+        try:
+            penalty = float(weight) if weight else PAPER_PENALTY
+        except ValueError as error:
+            raise InputError(f"condition {condition!r} has the weight {weight!r}; expected a number") from error
+        recurrence = parts[2] if len(parts) == 3 else "residual"
+        return cls(
+            preset=preset,
+            loss=loss,
+            readout=parts[1],
+            recurrence=recurrence,
+            seed=seed,
+            penalty=penalty,
+            device=device,
+        )
+
+    @property
+    def penalized(self) -> bool:
+        """Whether the loss has a norm penalty."""
+        return "+penalty" in self.loss
+
+    @property
+    def condition(self) -> str:
+        """The row of Table 2 this run belongs to, e.g. 'per_loop+penalty/rmsnorm'; another recurrence comes third."""
+        weight = f"={self.penalty:g}" if self.penalized and self.penalty != PAPER_PENALTY else ""
+        between = "" if self.recurrence == "residual" else f"/{self.recurrence}"
+        return f"{self.loss}{weight}/{self.readout}{between}"
+
+    @property
+    def label(self) -> str:
+        """For people: the condition and its seed."""
+        return f"{self.condition} seed {self.seed}"
+
+    def objective(self) -> Objective:
+        """The loss of the run."""
+        return named(self.loss, penalty=self.penalty)
+
+    def model(self, vocab_size: int) -> LoopedTransformer:
+        """A freshly initialized model, drawn from torch's global generator."""
+        p = self.preset
+        return LoopedTransformer(
+            TransformerConfig(
+                vocab_size=vocab_size,
+                d_model=p.d_model,
+                layers=p.layers,
+                heads=p.heads,
+                d_ff=p.d_ff,
+                trained_loops=p.loops,
+                readout=self.readout,  # type: ignore[arg-type]  # checked in __post_init__
+                sandwich_norm=p.sandwich_norm,
+                rope_theta=p.rope_theta,
+                tied_head=p.tied_head,
+                dropout=p.dropout,
+                exit_gate=self.objective().gated,
+                **RECURRENCES[self.recurrence],
+            )
+        )
+
+    def determinants(self, data_digest: str) -> dict[str, Any]:
+        """Everything that determines the result, as JSON: the key under which the run is stored."""
+        return {
+            "preset": asdict(self.preset),
+            "loss": self.loss,
+            "readout": self.readout,
+            "recurrence": self.recurrence,
+            "penalty": self.penalty if self.penalized else None,
+            "seed": self.seed,
+            "device": self.device,
+            "data": data_digest,
+            "code": code_digest(),
+            "torch": torch.__version__,
+            # Only where they are not what they always were, so that keys of old runs stay.
+            **({"execution": execution} if (execution := self.execution.determinants()) else {}),
+            **({"continued": self.continued} if self.continued is not None else {}),
+        }
+
+
+@cache
+def code_digest(places: tuple[str, ...] = _DETERMINING) -> str:
+    """SHA-256 over source files and folders; when omitted, those that determine a trained model and its metrics."""
+    roots = (Path(loopverify.__file__).parent.parent, Path(__file__).parents[2])
+    digest = hashlib.sha256()
+    for place in places:
+        path = next(root / place for root in roots if (root / place).exists())
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(f"{place}/{file.name}\0".encode() + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

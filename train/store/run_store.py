@@ -1,0 +1,175 @@
+"""The run store: results under the spec that determines them, whole or not there, for many processes at once.
+
+Layout below the root:
+    runs/<key>/             one run: the files of its writer and, written last, manifest.json
+    partial/<key>/          checkpoints of a run in progress (`train.resume.checkpoint`)
+    corrupt/<key>-<n>/      runs and checkpoints that no longer were what their manifest says, moved aside
+    .temporary/, .locks/    what is being written, and a lock file for each key
+
+A run appears by one rename, so that a process killed at any moment leaves a complete run or none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+
+from loopverify.errors import InputError
+from train.store import manifest
+from train.store.manifest import MANIFEST, canonical
+from train.store.sealed import StoreError, asking, examine, seal_into, set_aside, writing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["CorruptRunError", "RunStore", "StoredRun"]
+
+_KEY_LENGTH = 16
+
+
+class CorruptRunError(StoreError):
+    """A stored run is not what its manifest says: it must not be used, and `RunStore.discard` moves it aside."""
+
+    def __init__(self, key: str, path: Path, problems: list[str]) -> None:
+        super().__init__(f"the stored run {path} is corrupt: {'; '.join(problems)}")
+        self.key, self.path, self.problems = key, path, tuple(problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRun:
+    """A complete run whose files were found to be what its manifest says."""
+
+    key: str
+    path: Path
+    spec: Mapping[str, Any]
+    """Everything that determines the result, as JSON values."""
+    facts: Mapping[str, Any]
+    """What else was true when it was made (versions, host, ...), as its writer gave it."""
+    files: tuple[str, ...]
+    """The names of its files, sorted, with '/' below folders."""
+
+    def json(self, name: str) -> Any:
+        """The content of a JSON file of the run."""
+        return json.loads(self._file(name).read_text(encoding="utf-8"))
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """The tensors of a safetensors file of the run, by name, on the CPU."""
+        from safetensors.torch import load_file  # here, because looking into a store needs no torch
+
+        # Cloned, because they are views of the mapped file: what happens to it later must not reach them.
+        return {name: tensor.clone() for name, tensor in load_file(self._file(name)).items()}
+
+    def _file(self, name: str) -> Path:
+        if name not in self.files:
+            raise InputError(f"run {self.key} has no file {name!r}; it has: {', '.join(self.files)}")
+        return self.path / name
+
+
+class RunStore:
+    """Runs by the content of their specs, below the folder `root`, which is made when something is first written."""
+
+    def __init__(self, root: Path | str, *, folder: str = "runs") -> None:
+        """
+        Args:
+            root: where the store is, or will be.
+            folder: the folder below it that holds the complete runs.
+
+        Raises:
+            StoreError: `root`, or what should be a folder above it, is something else.
+        """
+        self.root = Path(root)
+        self._runs, self._corrupt = self.root / folder, self.root / "corrupt"
+        self._temporary, self._locks = self.root / ".temporary", self.root / ".locks"
+        nearest = next((p for p in (self.root, *self.root.absolute().parents) if os.path.lexists(p)), self.root)
+        if os.path.lexists(nearest) and not os.path.isdir(nearest):
+            raise StoreError(f"no store can be at {root}: {nearest} is not a folder; choose another place")
+
+    def key(self, spec: Mapping[str, Any]) -> str:
+        """16 hex digits of the SHA-256 of the spec as canonical JSON.
+
+        Raises:
+            InputError: a spec that is not JSON.
+        """
+        return manifest.sha256(canonical(spec, "spec"))[:_KEY_LENGTH]
+
+    def get(self, spec: Mapping[str, Any]) -> StoredRun | None:
+        """The run of a spec, every byte of it verified; None where there is none.
+
+        Raises:
+            CorruptRunError: it is there, but not what its manifest says.
+            StoreError: it cannot be read.
+        """
+        key = self.key(spec)
+        if not os.path.lexists(self._runs / key):
+            return None
+        run = self._verified(key)
+        if canonical(run.spec) != canonical(spec):
+            raise CorruptRunError(key, run.path, [f"{MANIFEST} is that of another spec"])
+        return run
+
+    def runs(self, on_corrupt: Callable[[CorruptRunError], None] | None = None) -> Iterator[StoredRun]:
+        """Every run by key, verified as by `get`; a corrupt one is raised, or given to `on_corrupt` and passed over."""
+        with asking(self._runs, "read"):
+            keys = sorted(os.listdir(self._runs)) if self._runs.is_dir() else []
+        for key in keys:
+            try:
+                run = self._verified(key)
+            except CorruptRunError as error:
+                if on_corrupt is None:
+                    raise
+                on_corrupt(error)
+            else:
+                yield run
+
+    def discard(self, key: str) -> Path:
+        """Move a run aside (a corrupt one, before it is made again); returns where it now lies."""
+        return set_aside(self._runs / key, self._corrupt, key)
+
+    @contextmanager
+    def lock(self, spec: Mapping[str, Any]) -> Iterator[None]:
+        """Have the lock of a spec for the length of a block; other processes and threads wait for it.
+
+        A process that dies loses it. A thread that has it may take it again.
+        """
+        with asking(self._locks, "write"):
+            self._locks.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self._locks / f"{self.key(spec)}.lock", is_singleton=True)
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def create(self, spec: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> Iterator[Path]:
+        """A new folder for the files of a run; at the end of the block they become the run of `spec`.
+
+        After an exception nothing is left of them. Where another process stored the same run meanwhile, that one
+        stays and this one is dropped: what determines the result is equal.
+
+        Raises:
+            InputError: a spec or facts that are not JSON.
+            StoreError: the folder cannot be made or filled (not writable, disk full).
+        """
+        content = {"key": self.key(spec), "spec": spec, "facts": facts or {}}
+        canonical(content["facts"], "record of facts")  # refused now rather than after the work
+        with writing(self._temporary, self.key(spec)) as own:
+            yield own
+            seal_into(own, self._runs / self.key(spec), content)
+
+    def _verified(self, key: str) -> StoredRun:
+        path = self._runs / key
+        record, problems = examine(path)
+        if record and record["key"] != key:
+            problems.append(f"{MANIFEST} is that of run {record['key']}")
+        if problems:
+            raise CorruptRunError(key, path, problems)
+        files = tuple(sorted(record["files"]))
+        return StoredRun(key=key, path=path, spec=record["spec"], facts=record["facts"], files=files)

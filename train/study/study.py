@@ -1,0 +1,75 @@
+"""A study: the conditions of a preset over seeds, trained where missing, as the runs that claims are judged on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from loopverify.errors import InputError
+from loopverify.stats import can_reach, seeds_needed
+from train.launch.fleet import Progress, ensure_all
+from train.launch.run import Say, find, history, open_corpus
+from train.spec import Preset, RunSpec
+from train.store import RunStore, StoredRun
+
+__all__ = ["Study", "histories"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Seeds 0..seeds-1 of any conditions of one preset, in one store."""
+
+    preset: Preset
+    seeds: int
+    store: RunStore
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise InputError(f"seeds is {self.seeds}; expected an integer >= 1")
+
+    def require_evidence(self, alpha: float) -> None:
+        """Refuse, before anything is trained, seeds too few for any comparison to be tested at `alpha`.
+
+        Raises:
+            InputError: naming the seeds that it takes.
+        """
+        if not can_reach(alpha, self.seeds, self.seeds):
+            raise InputError(
+                f"evidence asked of {self.seeds} seed{'s' if self.seeds > 1 else ''} a condition: no rank test of "
+                f"{self.seeds} against {self.seeds} can reach alpha = {alpha:g}; use --seeds {seeds_needed(alpha)} or "
+                "more, or leave out --evidence to judge by the effect only"
+            )
+
+    def specs(self, conditions: Iterable[str]) -> list[RunSpec]:
+        """The runs of `conditions` (such as 'per_loop/rmsnorm'), the longest-running conditions first."""
+        named = sorted(set(conditions), key=lambda condition: (not condition.startswith("per_loop"), condition))
+        return [self._spec(condition, seed) for seed in range(self.seeds) for condition in named]
+
+    def train(
+        self,
+        conditions: Iterable[str],
+        *,
+        progress: Progress | None = None,
+        workers: int | None = None,
+        say: Say = print,
+    ) -> dict[RunSpec, str]:
+        """Train what is missing; returns the failures."""
+        return ensure_all(self.specs(conditions), self.store, workers=workers, progress=progress, say=say)
+
+    def stored(self, conditions: Iterable[str], say: Say = print) -> dict[RunSpec, StoredRun]:
+        """The runs that are there."""
+        specs = self.specs(conditions)
+        if not specs:
+            return {}
+        corpus = open_corpus(specs[0], self.store)
+        found = {spec: find(spec, self.store, corpus, say) for spec in specs}
+        return {spec: stored for spec, stored in found.items() if stored is not None}
+
+    def _spec(self, condition: str, seed: int) -> RunSpec:
+        return RunSpec.of_condition(self.preset, condition, seed=seed, device=self.device)
+
+
+def histories(stored: Iterable[StoredRun]) -> dict[str, list[dict[str, float]]]:
+    """The evaluations during training, by store key."""
+    return {run.key: [dict(event) for event in history(run)] for run in stored}

@@ -1,0 +1,92 @@
+"""What a study's claims came to: runs gathered, claims judged, one report in three views."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Literal
+
+from loopverify import report
+from loopverify.claims import Claim, Evidence, Run, conditions_of, evaluate
+from train.launch.fleet import Progress
+from train.spec import PRESETS, RunSpec
+from train.study.known import KNOWN
+from train.study.measure import measured, wanted_by
+from train.study.study import Study, histories
+
+__all__ = ["Outcome", "Verdicts"]
+
+Outcome = Literal["passed", "failed", "xfailed", "skipped"]
+
+
+class Verdicts:
+    """The claims of one `pytest train` and the runs they are judged on."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self.runs: list[Run] = []
+        self.judged: dict[str, Claim] = {}
+        self.failures: dict[RunSpec, str] = {}
+        """Runs that did not end, and why."""
+        self._histories: dict[str, list[dict[str, float]]] = {}
+        self._seconds = 0.0
+
+    def train(
+        self, claims: Iterable[Claim], progress: Progress, workers: int | None, say: Callable[[str], None]
+    ) -> None:
+        """Train and measure what the claims need and is missing, and gather all of it.
+
+        A claim that trained models alone cannot decide asks for none. A run that fails takes along the claims on its
+        condition, and no other.
+        """
+        decidable = [claim for claim in claims if not claim.needs]
+        conditions = conditions_of(decidable)
+        begun = time.perf_counter()
+        self.failures = self.study.train(conditions, progress=progress, workers=workers, say=say)
+        self._seconds = time.perf_counter() - begun
+        stored = self.study.stored(conditions, say)
+        self.runs = measured(stored, wanted_by(decidable), self.study.store, say)
+        self._histories = histories(stored.values())
+
+    def judge(self, claim: Claim) -> Evidence:
+        """Evidence of one claim, which the report then shows too."""
+        self.judged[claim.id] = claim
+        return evaluate(claim, self.runs)
+
+    def outcome(self, evidence: Evidence) -> tuple[Outcome, str]:
+        """What evidence means for a test, and why: a claim holds, or falls short as the preset is known to.
+
+        What is known of a preset says nothing about one that was changed; and nothing is passed on some of the seeds
+        asked for when the others failed.
+        """
+        failed = [f"{spec.label}: {why}" for spec, why in self.failures.items() if spec.condition in evidence.seeds]
+        if failed:
+            return "failed", "runs that it needs failed; those that ended are stored. " + "; ".join(failed)
+        preset = self.study.preset
+        known = KNOWN.get(preset.name, {}).get(evidence.claim) if PRESETS.get(preset.name) == preset else None
+        if evidence.verdict == "not run":
+            return "skipped", f"not run: {evidence.basis}"
+        if evidence.verdict != "held":
+            return ("failed", str(evidence)) if known is None else ("xfailed", f"{evidence.verdict}: {known.why}")
+        if known is not None and known.verdict == "contradicted" and self.study.seeds >= known.seeds:
+            return (
+                "failed",
+                f"held, though known as {known.verdict}: take it off the list in train/study/known.py. {evidence}",
+            )
+        return "passed", ""
+
+    def report(self) -> tuple[str, tuple[Path, ...]]:
+        """The text for a terminal, and the files of the report."""
+        made = report.build(
+            self.runs,
+            self.judged.values(),
+            histories=self._histories,
+            facts={
+                "seeds a condition": str(self.study.seeds),
+                "store": str(self.study.store.root),
+                "time in training by this command": f"{self._seconds:.0f} s",
+                **{f"failed: {spec.label}": why for spec, why in self.failures.items()},
+            },
+        )
+        return made.to_text(), report.write(made, self.study.store.root / "report")
