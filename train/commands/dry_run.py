@@ -82,7 +82,7 @@ def _memory(planned: Plan, chosen: Gpu, gpus: int) -> Iterator[str]:
     told = ", ".join(f"{name} {count * 4 * planned.parameters / _GIGA:,.3g}" for name, count in parts.items())
     copies = planned.constant_bytes - 16 * planned.parameters
     reserve = f"{RESERVE / _GIGA:g} in reserve"
-    yield f"memory (GB): {told}, bfloat16 copies {copies / _GIGA:,.3g}, and {reserve}; activations:"
+    yield f"memory (GB): {told}, bfloat16 copies and chunks {copies / _GIGA:,.3g}, and {reserve}; activations:"
     sizes = [2**i for i in range(share.bit_length()) if 2**i < share] + [share]
     fits = min(share, planned.largest_micro_batch(chosen))
     for micro in sorted({*sizes, *([fits] if fits else [])}):

@@ -23,7 +23,7 @@ __all__ = ["Plan", "forward_flops", "plan"]
 
 RESERVE = 1e9
 """Bytes of a GPU that are never the model's: the CUDA context, the workspaces of its libraries, fragments."""
-_FLOAT32 = 4
+_FLOAT32, _BFLOAT16 = 4, 2
 _PROBE = 32  # tokens
 
 
@@ -42,7 +42,8 @@ class Plan:
     steps: int | None
     """Of the whole run; None: it counts epochs of a text of unknown length."""
     constant_bytes: float
-    """Weights, their gradients, AdamW's two moments, and autocast's copies of the weights."""
+    """Weights, gradients, the two moments of AdamW, autocast's copies of weights, and a chunk of logits where a run
+    takes them in chunks."""
     window_bytes: float
     """What the backward pass needs of the forward pass, and its largest temporaries, a window of a micro-batch."""
 
@@ -89,14 +90,19 @@ def plan(spec: RunSpec, *, train_tokens: int | None = None) -> Plan:
     token_bytes = (two - one) / _PROBE
     autocast_copies = one - token_bytes * _PROBE
     masks = p.loops * p.layers * 2 * p.d_model + p.d_model if p.dropout else 0  # a byte each
-    temporaries = 2 * _FLOAT32 * vocab  # the gradient of one exit's logits, and what it is computed from
+    if spec.chunk_tokens is None:
+        fixed, temporaries = 0, 2 * _FLOAT32 * vocab  # the gradient of one exit's logits, and what it is computed from
+    else:
+        # The head in bfloat16, a chunk's logits in both precisions; and gradients of the exits' states, made at once.
+        fixed = _BFLOAT16 * vocab * p.d_model + (_FLOAT32 + _BFLOAT16) * spec.chunk_tokens * vocab
+        temporaries = _FLOAT32 * _exits(spec) * p.d_model
     return Plan(
         parameters=parameters,
         forward_flops=forward_flops(spec, vocab),
         batch=p.batch,
         tokens_per_step=p.batch * p.seq_len,
         steps=p.steps if train_tokens is None else p.total_steps(_windows(train_tokens, p.seq_len, p.stride)),
-        constant_bytes=4 * _FLOAT32 * parameters + autocast_copies,
+        constant_bytes=4 * _FLOAT32 * parameters + autocast_copies + fixed,
         window_bytes=p.seq_len * (token_bytes + masks + temporaries),
     )
 
@@ -111,8 +117,12 @@ def forward_flops(spec: RunSpec, vocab: int) -> float:
     p = spec.preset
     weights = 4 * p.d_model**2 + 3 * p.d_model * p.d_ff  # of a layer: q, k, v, out; gate, up, down
     attention = 2 * p.seq_len * p.d_model  # scores, and the mix of the values
-    exits = 1 if spec.loss.startswith("terminal") else p.loops
-    return 2.0 * (p.loops * p.layers * (weights + attention) + exits * p.d_model * vocab)
+    return 2.0 * (p.loops * p.layers * (weights + attention) + _exits(spec) * p.d_model * vocab)
+
+
+def _exits(spec: RunSpec) -> int:
+    """How many exits the loss decodes."""
+    return 1 if spec.loss.startswith("terminal") else spec.preset.loops
 
 
 def _saved_bytes(spec: RunSpec, model: LoopedTransformer, tokens: Tensor) -> int:
@@ -130,7 +140,9 @@ def _saved_bytes(spec: RunSpec, model: LoopedTransformer, tokens: Tensor) -> int
         torch.autocast("cpu", dtype=torch.bfloat16),
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
     ):
-        spec.objective()(_trace(model.looped(), tokens, spec.preset.loops), tokens)
+        trace = _trace(model.looped(), tokens, spec.preset.loops)
+        if spec.chunk_tokens is None:  # in chunks, an exit is differentiated on the spot, and nothing is kept
+            spec.objective()(trace, tokens)
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 

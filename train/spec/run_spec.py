@@ -22,6 +22,11 @@ __all__ = ["PAPER_PENALTY", "RunSpec", "code_digest"]
 PAPER_PENALTY = 0.01
 """lambda of the paper's norm penalty (Sharma & Vu 2026, section 3)."""
 
+# Vocabularies from which on the logits of K exits are most of a step's memory, and the tokens of a chunk of them: on a
+# CPU large enough for fast products (bench/README.md); on a GPU a product should be larger (not measured on a GPU).
+_WIDE_VOCABULARY = 4096
+_CHUNK_TOKENS = {"cpu": 256, "cuda": 4096}
+
 # What a change of turns old results into results of other code. Views, claims and tests are not among them.
 _DETERMINING = (
     "loopverify/looped.py",
@@ -109,9 +114,15 @@ class RunSpec:
         """For people: the condition and its seed."""
         return f"{self.condition} seed {self.seed}"
 
+    @property
+    def chunk_tokens(self) -> int | None:
+        """Tokens of a micro-batch whose logits there are at once in training; None: those of all tokens and exits."""
+        wide = self.preset.data.vocab_max >= _WIDE_VOCABULARY
+        return _CHUNK_TOKENS.get(self.device, _CHUNK_TOKENS["cuda"]) if wide else None
+
     def objective(self) -> Objective:
         """The loss of the run."""
-        return named(self.loss, penalty=self.penalty)
+        return named(self.loss, penalty=self.penalty, chunk_tokens=self.chunk_tokens)
 
     def model(self, vocab_size: int) -> LoopedTransformer:
         """A freshly initialized model, drawn from torch's global generator."""

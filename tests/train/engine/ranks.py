@@ -29,11 +29,14 @@ from train.store import RunStore
 
 def spec_of(job: dict[str, Any], text: Path, ranks: int) -> RunSpec:
     """The run of a job; on one rank it is an ordinary one."""
+    shape = micro(text, **job.get("preset", {}))
+    if job.get("wide"):  # may have, not has: enough for the logits to be taken in chunks
+        shape = replace(shape, data=replace(shape.data, vocab_max=4096))
     execution = Execution(
         ranks=ranks, parallel=job["parallel"] if ranks > 1 else None, micro_batch=job.get("micro_batch")
     )
     return RunSpec(
-        preset=micro(text, **job.get("preset", {})),
+        preset=shape,
         loss=job.get("loss", "per_loop"),
         readout=job.get("readout", "rmsnorm"),
         recurrence=job.get("recurrence", "residual"),

@@ -36,6 +36,11 @@ DDP: Job = {"name": "ddp", "parallel": "ddp", "micro_batch": 3, "preset": {"step
 HARD: Job = {"parallel": "fsdp", "loss": "exit_weighted+penalty", "readout": "tapered", "recurrence": "damped"}
 FSDP: Job = {**HARD, "name": "fsdp", "preset": {"steps": 50, "tied_head": True}}
 SHORT: Job = {**HARD, "preset": {"steps": 8, "dropout": 0.1, "layers": 2}}
+WIDE: list[Job] = [
+    {**DDP, "name": "ddp-wide", "wide": True, "preset": {"steps": 10, "batch": 13, "tied_head": True}},
+    {**FSDP, "name": "fsdp-wide", "wide": True, "preset": {"steps": 10, "tied_head": True}},
+    {**FSDP, "name": "fsdp-wide-norm", "wide": True, "readout": "rmsnorm", "preset": {"steps": 10}},
+]
 KEPT: Job = {**HARD, "name": "kept", "preset": {"steps": 8}, "stop_after": 3}
 JOBS: list[Job] = [
     {**DDP, "do": "train"},
@@ -46,6 +51,7 @@ JOBS: list[Job] = [
     {**SHORT, "do": "train", "name": "resumed"},
     {**SHORT, "do": "train", "name": "whole", "folder": "apart"},
     {**KEPT, "do": "train"},
+    *({**job, "do": "train"} for job in WIDE),
     {**DDP, "do": "train", "name": "unequal", "but_on_rank_1": {"preset": {**DDP["preset"], "loops": 3}}},
 ]
 
@@ -117,6 +123,16 @@ def test_fifty_steps_of_two_ranks_are_those_of_one_process(
     mine, theirs = (json.loads((run / "result.json").read_text())["metrics"] for run in (one, both))
     assert theirs == pytest.approx(mine, rel=1e-4)
     assert load_file(one / "model.safetensors").keys() == load_file(both / "model.safetensors").keys()
+
+
+@pytest.mark.parametrize("job", WIDE, ids=lambda job: job["name"])
+def test_logits_in_chunks_on_two_ranks_train_as_all_at_once_in_one_process(
+    two: Path, alone: Callable[..., Path], job: Job, text_file: Path
+) -> None:
+    assert spec_of(job, text_file, 2).chunk_tokens is not None
+    plain = {**job, "wide": False}
+    assert spec_of(plain, text_file, 1).chunk_tokens is None
+    assert furthest(alone(plain), run_of(two, job["name"])) < 1e-5
 
 
 @pytest.mark.parametrize("job", [{**DDP, "preset": {}}, FSDP], ids=lambda job: job["name"])

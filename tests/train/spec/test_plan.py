@@ -76,6 +76,23 @@ def test_a_loop_keeps_what_its_layers_and_its_exit_must_keep() -> None:
     assert two - one == pytest.approx(2 * layer + exit_, rel=0.25)
 
 
+def test_a_wide_vocabulary_takes_a_chunk_of_logits_and_not_all_of_them() -> None:
+    shape = {"d_model": 64, "d_ff": 160, "seq_len": 32}
+    plans = {
+        (vocab, loops): plan(tiny(data=DataSpec(vocab_max=vocab), loops=loops, **shape))
+        for vocab in (8192, 16384)
+        for loops in (2, 3)
+    }
+    windows = {key: planned.window_bytes for key, planned in plans.items()}
+    assert windows[8192, 2] == windows[16384, 2]
+    # The layers as above; the float32 state, which the next loop keeps, and its gradient, which its exit has made.
+    layer = 2 * 4 * 64 + 2 * (2 * 64 + 3 * 64 + 2 * 64 + 64 + 2 * 160 + 2 * 160)
+    assert (windows[8192, 3] - windows[8192, 2]) / 32 == pytest.approx(2 * layer + 2 * 4 * 64, rel=0.25)
+    # A token more: 16 bytes for each of its two rows of weights, 2 for the head's copy; and its logits in a chunk.
+    more = plans[16384, 2].constant_bytes - plans[8192, 2].constant_bytes
+    assert more == 8192 * ((2 * 16 + 2) * 64 + 6 * 256)
+
+
 def test_the_memory_of_a_micro_batch_and_the_largest_one_that_fits() -> None:
     planned, h100 = plan(tiny()), gpu("H100")
     assert planned.memory(3) - planned.memory(2) == pytest.approx(planned.window_bytes)
