@@ -21,7 +21,7 @@ import torch
 from bench.shapes import Wide
 from bench.wide import FORMS, exits_of, forward_and_backward
 
-__all__ = ["peak_mib"]
+__all__ = ["Resident", "peak_mib"]
 
 
 def peak_mib(form: str, readout: str, wide: Wide, device: str) -> float:
@@ -44,24 +44,28 @@ def _measure(form: str, readout: str, wide: Wide, device: str) -> float:
         before = torch.cuda.memory_allocated()
         forward_and_backward(form, exits)()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
-    with _Resident() as resident:
+    with Resident() as resident:
         forward_and_backward(form, exits)()
     return resident.growth
 
 
-class _Resident:
-    """Most growth of this process's resident set during a block, MiB."""
+class Resident:
+    """The resident set of this process during a block, MiB."""
 
+    peak: float
+    """The largest it was."""
     growth: float
+    """By how much that is more than it was before."""
 
-    def __enter__(self) -> _Resident:
+    def __enter__(self) -> Resident:
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
         self._before = _status("VmRSS")
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.growth = _status("VmHWM") - self._before
+        self.peak = _status("VmHWM")
+        self.growth = self.peak - self._before
 
 
 def _status(field: str) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 
 import loopverify as lv
 from bench.record import Measured, measured, table
+from bench.scale import measure
 from bench.shapes import QUICK
 from loopverify.objectives import per_loop
 from loopverify.report.ratios import RatioBar, draw_ratios
@@ -108,3 +111,13 @@ def test_the_peer_is_the_reference_model(tied: bool) -> None:
         torch.testing.assert_close(
             parameter.grad, gradients[name], rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
         )
+
+
+def test_a_preset_is_measured_as_a_run_trains_it() -> None:
+    spec = QUICK.spec("per_loop", "raw")
+    data = replace(spec.preset.data, vocab_max=64)
+    taken = measure(replace(spec, preset=replace(spec.preset, data=data, steps=20, lr=1e-6, eval_windows=1)))
+    assert taken.tokens_per_s > 0
+    assert taken.mfu is None  # no guess about a CPU
+    assert 0.05 < taken.peak_gib < 4
+    assert taken.losses == pytest.approx((math.log(64), math.log(64)), rel=0.02)  # nothing to learn, nothing learned
