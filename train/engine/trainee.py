@@ -24,7 +24,7 @@ from loopverify.models.layers import Attention, SwiGLU
 from loopverify.objectives import Objective, Terms
 from train.engine.evaluate import evaluate
 from train.machine.distributed import Ranks
-from train.spec import RunSpec
+from train.spec import Parallel, RunSpec
 
 __all__ = ["Trainee", "trainee"]
 
@@ -126,9 +126,8 @@ class _Sharded(Trainee):
 
         super().__init__(losses, ranks)
         self._scalars = [parameter for parameter in self.module.parameters() if parameter.ndim == 0]
-        for sublayer in self.module.modules():
-            if isinstance(sublayer, Attention | SwiGLU):
-                fully_shard(sublayer)
+        for sublayer in _sublayers(losses.module):
+            fully_shard(sublayer)
         fully_shard(losses, ignored_params=set(self._scalars))
         for method in ("evaluate", "rms_by_loop"):
             register_fsdp_forward_method(losses, method)
@@ -152,6 +151,10 @@ class _Sharded(Trainee):
             clip_grads_with_norm_(group, limit, total)
         return total
 
+    def evaluate(self, batches: Batches) -> dict[str, float]:
+        with torch.compiler.set_stance("force_eager"):  # the sublayers that may be compiled are also those shown
+            return super().evaluate(batches)
+
     def weights(self) -> dict[str, Tensor]:
         return {name: _whole(tensor) for name, tensor in super().weights().items()}
 
@@ -159,9 +162,27 @@ class _Sharded(Trainee):
 def trainee(spec: RunSpec, module: LoopedTransformer, ranks: Ranks) -> Trainee:
     """The model of a run, ready to train as the run's `Execution` says."""
     shown = module.looped(spec.condition)
-    trained = replace(shown, step=torch.compile(module.step)) if spec.execution.compiled else shown
+    trained = _compiled(module, shown, spec.execution.parallel) if spec.execution.compiled else shown
     kind = {None: Trainee, "ddp": _Replicated, "fsdp": _Sharded}[spec.execution.parallel]
     return kind(_Losses(module, trained, shown, spec.objective()), ranks)
+
+
+def _compiled(module: LoopedTransformer, shown: Looped, parallel: Parallel | None) -> Looped:
+    """The model to train, its block compiled; for FSDP sublayer by sublayer.
+
+    Of a sublayer its forward is compiled, before it is sharded: the hooks that gather and free its weights lie around
+    the forward, outside of every graph.
+    """
+    if parallel != "fsdp":
+        return replace(shown, step=torch.compile(module.step))
+    for sublayer in _sublayers(module):
+        sublayer.forward = torch.compile(sublayer.forward)
+    return shown
+
+
+def _sublayers(module: LoopedTransformer) -> list[nn.Module]:
+    """What FSDP gathers at once."""
+    return [sublayer for sublayer in module.modules() if isinstance(sublayer, Attention | SwiGLU)]
 
 
 def _whole(tensor: Tensor) -> Tensor:

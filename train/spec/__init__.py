@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from train.spec.execution import ORDINARY, Execution, Precision
+from train.spec.execution import ORDINARY, Execution, Parallel, Precision
 from train.spec.presets import PRESETS, Preset, preset
 from train.spec.run_spec import PAPER_PENALTY, RunSpec, code_digest
 
@@ -11,6 +11,7 @@ __all__ = [
     "PAPER_PENALTY",
     "PRESETS",
     "Execution",
+    "Parallel",
     "Precision",
     "Preset",
     "RunSpec",

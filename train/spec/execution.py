@@ -25,7 +25,7 @@ class Execution:
     """Windows a rank computes at once, gradients being summed up to its share of the batch; None: all, or on a GPU as
     many as fit."""
     compiled: bool = False
-    """Whether torch.compile compiles the block."""
+    """Whether torch.compile compiles the block, or under `fsdp` each sublayer of it."""
     precision: Precision | None = None
     """Autocast, if not the device's own: bfloat16 on CUDA, float32 on a CPU."""
 
@@ -34,8 +34,6 @@ class Execution:
             raise InputError(f"{self.ranks} ranks with parallel={self.parallel}; expected ddp or fsdp for 2 or more")
         if self.micro_batch is not None and self.micro_batch < 1:
             raise InputError(f"micro-batch is {self.micro_batch}; expected an integer >= 1")
-        if self.compiled and self.parallel == "fsdp":
-            raise InputError("compile with parallel fsdp: the shards are gathered inside the block; use ddp")
 
     def determinants(self) -> dict[str, Any]:
         """What differs from the default, as JSON: rounding is part of a run's key, and old keys stay as they are."""

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from loopverify.errors import LoopverifyError
+from tests.train.compiling import INDUCTOR
 from tests.train.micro import micro
 from tests.train.stops import After
 from train.data import Windows
@@ -33,7 +35,10 @@ def spec_of(job: dict[str, Any], text: Path, ranks: int) -> RunSpec:
     if job.get("wide"):  # may have, not has: enough for the logits to be taken in chunks
         shape = replace(shape, data=replace(shape.data, vocab_max=4096))
     execution = Execution(
-        ranks=ranks, parallel=job["parallel"] if ranks > 1 else None, micro_batch=job.get("micro_batch")
+        ranks=ranks,
+        parallel=job["parallel"] if ranks > 1 else None,
+        micro_batch=job.get("micro_batch"),
+        compiled=job.get("compiled", False),
     )
     return RunSpec(
         preset=shape,
@@ -77,6 +82,9 @@ def do(job: dict[str, Any], given: dict[str, Any], ranks: Ranks) -> None:
     said: list[str] = []
     try:
         stored = ensure(spec, store, lambda event: None, said.append, keeping=keeping, ranks=ranks)
+        if spec.execution.compiled:
+            counters = torch._dynamo.utils.counters
+            said.append(f"graphs: {counters['stats']['unique_graphs']}, breaks: {len(counters['graph_break'])}")
         said.append(f"stored in {stored.path}")
     except LoopverifyError as error:
         said.append(f"{type(error).__name__}: {error}")
@@ -87,6 +95,8 @@ def work(given: dict[str, Any]) -> None:
     """Every job, on this rank."""
     torch.set_num_threads(1)
     loop.STEP_EVENT_EVERY = 1
+    if not INDUCTOR:
+        torch.compile = partial(torch.compile, backend="aot_eager")  # type: ignore[assignment]
     with joined("cpu") as ranks:
         for job in given["jobs"]:
             # A job may be another one on some rank, which is what ranks must never let pass.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from loopverify.looped import unroll
+from tests.train.compiling import INDUCTOR
 from tests.train.micro import micro
 from tests.train.stops import After
 from train.data import Windows
@@ -30,8 +30,6 @@ from train.spec import Execution, RunSpec
 from train.store import RunStore
 
 CPU = torch.device("cpu")
-INDUCTOR = bool(os.environ.get("LOOPVERIFY_INDUCTOR"))
-"""Whether to compile to machine code too, which takes a C++ compiler a minute; the graphs are the same."""
 
 
 def spec_of(text: Path, loss: str = "per_loop", micro_batch: int | None = None, **shape: object) -> RunSpec:
