@@ -8,50 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from loopverify.claims import Run
 from loopverify.claims.metric import names, value
+from loopverify.report.chart import Chart, Line, scattered
+from loopverify.report.frontier import depth_chart
 from loopverify.report.table import by_condition, last_loop
 
-__all__ = ["Chart", "History", "Line", "charts"]
+__all__ = ["History", "charts"]
 
 History = Sequence[Mapping[str, Any]]
 """Evaluations during one training run, in order: {'step': ..., 'norm@k': ..., 'ce@k': ...}."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """One condition over x: mean, least and largest over seeds (the finite ones among them)."""
-
-    condition: str
-    n: int
-    """Seeds."""
-    x: tuple[float, ...]
-    mean: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chart:
-    """One figure."""
-
-    name: str
-    title: str
-    x_label: str
-    y_label: str
-    log: bool
-    """Whether y is logarithmic."""
-    whole_x: bool
-    """Whether x counts something that has no halves and is short: loops, exits."""
-    lines: tuple[Line, ...]
-    log_x: bool = False
-    """Whether x is logarithmic, too."""
-    points: bool = False
-    """Whether every seed is a point of its own, since x is measured, too; otherwise a line over what seeds share."""
 
 
 def charts(runs: Sequence[Run], histories: Mapping[str, History]) -> tuple[Chart, ...]:
@@ -115,17 +84,7 @@ def _of_depth(runs: Sequence[Run]) -> tuple[Chart, ...]:
             whole_x=True,
             lines=_over(runs, "ce_run"),
         ),
-        Chart(
-            name="perplexity-by-speed",
-            title="Perplexity against throughput, a point for every fixed depth and seed",
-            x_label="tokens/s",
-            y_label="perplexity",
-            log=False,
-            whole_x=False,
-            lines=_frontier(runs),
-            log_x=True,
-            points=True,
-        ),
+        depth_chart(runs),
     )
 
 
@@ -177,27 +136,10 @@ def _over(runs: Sequence[Run], kind: str) -> tuple[Line, ...]:
 def _scatter(runs: Sequence[Run], x: str, y: str) -> tuple[Line, ...]:
     """A point for every run that has both metrics."""
     needed = {*names(x), *names(y)}
-    return _points({run.label: [(x, y)] if run.metrics.keys() >= needed else [] for run in runs}, runs)
-
-
-def _frontier(runs: Sequence[Run]) -> tuple[Line, ...]:
-    """A point for every depth that was timed, of every run."""
-    depths = range(1, last_loop(runs) + 1)
-    pairs = [(f"timing_tokens_per_s@{k}", f"ppl@{k}") for k in depths]
-    return _points({run.label: [pair for pair in pairs if run.metrics.keys() >= set(pair)] for run in runs}, runs)
-
-
-def _points(wanted: Mapping[str, Sequence[tuple[str, str]]], runs: Sequence[Run]) -> tuple[Line, ...]:
-    """Every run's pairs of metrics as points, by condition; what is no finite number is left out."""
-    made = []
+    made: list[Line] = []
     for condition, of in by_condition(runs).items():
-        pairs = [(value(x, run.metrics), value(y, run.metrics)) for run in of for x, y in wanted[run.label]]
-        xy = sorted(pair for pair in pairs if all(map(math.isfinite, pair)))
-        if xy:
-            xs, ys = zip(*xy, strict=True)
-            made.append(
-                Line(condition=condition, n=sum(bool(wanted[run.label]) for run in of), x=xs, mean=ys, low=ys, high=ys)
-            )
+        measured = [run.metrics for run in of if run.metrics.keys() >= needed]
+        made += scattered(condition, len(measured), ((value(x, found), value(y, found)) for found in measured))
     return tuple(made)
 
 

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from loopverify.errors import MissingDependencyError
-from loopverify.report.charts import Chart, Line
+from loopverify.report.chart import Chart, Line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loopverify.claims import VERDICTS, Evidence, Verdict
-from loopverify.report.charts import Chart
+from loopverify.report.chart import Chart
 from loopverify.report.table import Row
 from loopverify.stats import holm, seeds_needed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,13 @@ import torch.nn.functional as F
 
 from loopverify.claims import CLAIMS
 from loopverify.errors import InputError, LoopverifyError
-from loopverify.looped import Trace, unroll
+from loopverify.looped import Looped, Trace, unroll
+from loopverify.probes.throughput import Throughput, throughput
 from tests.train.micro import trained
 from train.launch.run import open_corpus, result
 from train.spec import RunSpec
 from train.store import RunStore, StoredRun
-from train.study import measure
+from train.study import measure, measurements
 from train.study.measure import load, measured, wanted_by
 from train.study.measurements import MEASUREMENTS, SEQUENCES, Measurement, Subject
 
@@ -119,6 +121,22 @@ def test_halting_and_timing_are_within_their_ranges(metrics: dict[str, float]) -
     assert metrics["timing_speedup@4"] == 1
     assert metrics["timing_speedup@1"] > 1  # one loop takes less time than four
     assert all(metrics[f"timing_tokens_per_s@{k}"] > 0 for k in (1, 2, 3, 4))
+
+
+def test_both_speeds_of_a_timing_are_those_of_one_measurement(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made_up(models: list[Looped], *_: object, **__: object) -> tuple[Throughput, ...]:
+        return tuple(
+            replace(timed, depths=tuple(replace(d, tokens_per_second=place * 100.0 + d.loops) for d in timed.depths))
+            for place, timed in enumerate(throughput(models, subject.batches(1), repeats=1), start=1)
+        )
+
+    monkeypatch.setattr(measurements, "throughput", made_up)
+    found = MEASUREMENTS["timing"].measure(subject)
+    for k in (1, 2, 3, 4):
+        assert found[f"timing_rmsnorm_tokens_per_s@{k}"] == 100 + k
+        assert found[f"timing_tokens_per_s@{k}"] == 200 + k
 
 
 def test_a_second_time_everything_is_found(
