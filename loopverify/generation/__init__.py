@@ -8,6 +8,21 @@ from __future__ import annotations
 from loopverify.generation.decoder import Decoder, Step
 from loopverify.generation.effect import ExitEffect, exit_effect
 from loopverify.generation.exits import MISSING, EarlyExit
-from loopverify.generation.generate import Generated, cached, generate
+from loopverify.generation.generate import PAD, Generated, NewTokens, cached, generate, stream
+from loopverify.generation.sampling import Sampling
 
-__all__ = ["MISSING", "Decoder", "EarlyExit", "ExitEffect", "Generated", "Step", "cached", "exit_effect", "generate"]
+__all__ = [
+    "MISSING",
+    "PAD",
+    "Decoder",
+    "EarlyExit",
+    "ExitEffect",
+    "Generated",
+    "NewTokens",
+    "Sampling",
+    "Step",
+    "cached",
+    "exit_effect",
+    "generate",
+    "stream",
+]

@@ -68,6 +68,13 @@ class Cache:
         self._states = _put(held, start, state)
         return torch.arange(start, self.columns, device=mask.device).expand(self.rows, -1)
 
+    def keep(self, rows: Tensor) -> None:
+        """Forget all rows but these, (R,) int64, which from now on are rows 0..R - 1."""
+        self.rows = len(rows)
+        self.real, self.positions, self.depth = self.real[rows], self.positions[rows], self.depth[rows]
+        self._states = None if self._states is None else self._states[rows]
+        self._slots = {slot: (keys[rows], values[rows]) for slot, (keys, values) in self._slots.items()}
+
     def states(self, rows: Tensor, columns: Tensor) -> Tensor:
         """The latest states of rows (R,) at columns (R, q), (R, q, D)."""
         assert self._states is not None

@@ -14,8 +14,9 @@ from loopverify.errors import InputError
 from loopverify.generation.block import propagate, run_loop
 from loopverify.generation.cache import Cache
 from loopverify.generation.exits import EarlyExit
-from loopverify.looped import Looped
+from loopverify.looped import Looped, _check_tokens
 from loopverify.models import LoopedTransformer
+from loopverify.probes.arguments import check_count, check_kind
 from loopverify.probes.confidence import Arrival, named
 from loopverify.probes.reading import read_logits
 
@@ -46,7 +47,7 @@ class Decoder:
         executed: tokens put through a loop so far, a loop at a time (padding included).
 
     Raises:
-        InputError: another model, or loops below 1.
+        InputError: another model, no rows, loops below 1, or an `early_exit` of another kind.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class Decoder:
     ) -> None:
         self.module = transformer(model)
         self.loops = self.module.config.trained_loops if loops is None else loops
-        if self.loops < 1:
-            raise InputError(f"loops is {loops!r}; expected an integer >= 1")
+        check_count("rows", rows)
+        check_count("loops", self.loops)
+        if early_exit is not None:
+            check_kind("early_exit", early_exit, EarlyExit, "an EarlyExit(threshold=...), or None for full depth")
         device = self.module.embedding.weight.device
         self.cache = Cache(rows, self.loops, len(self.module.layers), device)
         self.executed = 0
@@ -108,7 +111,13 @@ class Decoder:
         assert logits is not None
         return Step(logits=logits, exits=exits)
 
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows alone, (R,) int64 or (B,) bool; the others cost nothing from now on."""
+        self.cache.keep(self._rows[rows])
+        self._rows = torch.arange(self.cache.rows, device=self._rows.device)
+
     def _append(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        _check_tokens(tokens, self.module.config.vocab_size)
         mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
         return self.cache.append(self.module.embed(tokens)[0], mask)
 

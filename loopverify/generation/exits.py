@@ -11,11 +11,11 @@ The paper leaves this open (Sharma & Vu 2026, appendix 17). Three rules, from ex
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
-from loopverify.errors import InputError, unknown
+from loopverify.errors import unknown
+from loopverify.probes.arguments import check_number
 from loopverify.probes.confidence import Score, named
 
 __all__ = ["MISSING", "EarlyExit"]
@@ -37,5 +37,4 @@ class EarlyExit:
         named(self.score)
         if self.missing not in MISSING:
             raise unknown("rule for missing keys", self.missing, MISSING)
-        if math.isnan(self.threshold):
-            raise InputError("threshold is nan; expected a confidence that an exit has to be above")
+        check_number("threshold", self.threshold, "a confidence that an exit has to be above")

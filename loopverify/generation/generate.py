@@ -1,12 +1,13 @@
-"""Generation with a cache: greedy or sampled, prompts of different lengths, tokens that leave early.
+"""Generation with a cache: greedy or sampled, prompts of different lengths, tokens that leave early, rows that stop.
 
-Shapes: B prompts, N new tokens, V vocabulary.
+Shapes: B prompts, R of them still going on, N steps, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,13 +15,31 @@ from torch import Tensor
 from loopverify.errors import InputError
 from loopverify.generation.decoder import Decoder, transformer
 from loopverify.generation.exits import EarlyExit
+from loopverify.generation.prompts import Prompts, padded
+from loopverify.generation.sampling import Sampling
 from loopverify.looped import Looped
 from loopverify.models import LoopedTransformer
+from loopverify.probes.arguments import check_count, check_kind
 from loopverify.probes.readonly import untouched
 
-__all__ = ["Generated", "cached", "generate", "padded"]
+__all__ = ["PAD", "Generated", "NewTokens", "cached", "generate", "stream"]
 
-Prompts = Tensor | Sequence[Tensor | Sequence[int]]
+PAD = -1
+"""What follows the last token of a row that stopped: no token of any vocabulary."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NewTokens:
+    """One step: a token of every row that had not stopped."""
+
+    rows: Tensor
+    """Which prompts, (R,) int64, rising."""
+    tokens: Tensor
+    """Their new tokens, (R,) int64."""
+    exits: Tensor
+    """The loop that each was read from, 1..K, (R,) int64."""
+    executed: int
+    """Loops that were run since the beginning, counted in tokens, the prompts included."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,9 +47,11 @@ class Generated:
     """What was generated, and at what depth."""
 
     tokens: Tensor
-    """The new tokens, (B, N) int64."""
+    """The new tokens, (B, N) int64; `PAD` after the one that a row stopped with. N is the longest of `lengths`."""
     exits: Tensor
-    """The loop that each was read from, 1..K, (B, N) int64."""
+    """The loop that each was read from, 1..K, (B, N) int64; 0 at padding."""
+    lengths: Tensor
+    """New tokens of each row, the one that it stopped with included, (B,) int64."""
     executed: int
     """Loops that were run, counted in tokens, the prompts included: more than the exits say where skipped loops had to
     be made up for."""
@@ -44,61 +65,102 @@ def generate(
     loops: int | None = None,
     temperature: float = 0.0,
     top_k: int | None = None,
+    top_p: float | None = None,
     generator: torch.Generator | None = None,
     early_exit: EarlyExit | None = None,
+    stop: int | Collection[int] = (),
 ) -> Generated:
     """Continue prompts, token by token, with a key and a value for every (loop, layer) kept.
 
     Args:
         model: a LoopedTransformer or its `looped()`; run in evaluation mode and left as it was.
         prompts: (B, T) int64, or B sequences of token ids of any lengths >= 1 (shorter ones are padded on the left).
-        max_new_tokens: N.
+        max_new_tokens: the most that a row is continued by.
         loops: K; the trained loops when omitted.
-        temperature: 0 takes the likeliest token; otherwise logits are divided by it before sampling.
-        top_k: sample from so many likeliest tokens; None: from all.
+        temperature, top_k, top_p: see `Sampling`; a temperature of 0 takes the likeliest token.
         generator: of the samples, on the model's device; None: torch's global one.
         early_exit: when a token leaves before loop K. Prompts run at full depth but for their last token.
+        stop: token ids with which a row ends. It leaves the batch and costs nothing from then on, and neither what the
+            other rows show nor what they draw depends on it.
 
     Raises:
-        InputError: another model, empty prompts, or settings out of range.
+        InputError: another model, empty prompts, tokens outside the vocabulary, or settings out of range.
     """
-    _check(max_new_tokens, temperature, top_k)
+    steps = list(
+        stream(
+            model,
+            prompts,
+            max_new_tokens,
+            loops=loops,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            generator=generator,
+            early_exit=early_exit,
+            stop=stop,
+        )
+    )
+    first = steps[0].tokens
+    tokens = first.new_full((len(first), len(steps)), PAD)
+    exits = torch.zeros_like(tokens)
+    for place, step in enumerate(steps):
+        tokens[step.rows, place], exits[step.rows, place] = step.tokens, step.exits
+    return Generated(tokens=tokens, exits=exits, lengths=(exits > 0).sum(1), executed=steps[-1].executed)
+
+
+def stream(
+    model: LoopedTransformer | Looped,
+    prompts: Prompts,
+    max_new_tokens: int,
+    *,
+    loops: int | None = None,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+    early_exit: EarlyExit | None = None,
+    stop: int | Collection[int] = (),
+) -> Iterator[NewTokens]:
+    """As `generate`, each step as soon as it is there. All is checked at once, before the first token is asked for; the
+    model may be used for other things between two steps."""
+    check_count("max_new_tokens", max_new_tokens)
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     module = transformer(model)
-    tokens, mask = padded(prompts, module.embedding.weight.device)
-    with untouched(module.looped()), torch.no_grad():
-        decoder = Decoder(module, len(tokens), loops, early_exit)
-        if tokens.shape[1] > 1:
+    V, device = module.config.vocab_size, module.embedding.weight.device
+    _check_generator(generator, device)
+    stops = torch.tensor(_stops(stop, V), dtype=torch.int64, device=device)
+    tokens, mask = padded(prompts, V, device)
+    decoder = Decoder(module, len(tokens), loops, early_exit)
+    return _steps(decoder, tokens, mask, max_new_tokens, sampling, generator, stops)
+
+
+def _steps(
+    decoder: Decoder,
+    tokens: Tensor,
+    mask: Tensor,
+    most: int,
+    sampling: Sampling,
+    generator: torch.Generator | None,
+    stops: Tensor,
+) -> Iterator[NewTokens]:
+    view = decoder.module.looped()
+    B, rows, last = len(tokens), torch.arange(len(tokens), device=tokens.device), tokens[:, -1]
+    if tokens.shape[1] > 1:
+        with untouched(view):
             decoder.extend(tokens[:, :-1], mask[:, :-1])
-        last, made, exits = tokens[:, -1], [], []
-        for _ in range(max_new_tokens):
+    for _ in range(most):
+        with untouched(view):
             step = decoder.step(last)
-            last = _choose(step.logits, temperature, top_k, generator)
-            made.append(last)
-            exits.append(step.exits)
-    return Generated(tokens=torch.stack(made, 1), exits=torch.stack(exits, 1), executed=decoder.executed)
-
-
-def padded(prompts: Prompts, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-    """Prompts as one batch, padded on the left with token 0: (B, T) int64, and a mask (B, T) bool, True at real tokens.
-
-    Raises:
-        InputError: no prompts, or an empty one.
-    """
-    rows = [torch.as_tensor(prompt, device=device) for prompt in prompts]
-    for place, row in enumerate(rows):
-        if row.ndim != 1 or not len(row) or row.is_floating_point():
-            raise InputError(
-                f"prompt {place} is {row.dtype} {tuple(row.shape)}; expected a sequence of at least one token id"
-            )
-    if not rows:
-        raise InputError("no prompts; expected at least one sequence of token ids")
-    longest = max(map(len, rows))
-    tokens = torch.zeros(len(rows), longest, dtype=torch.int64, device=device)
-    mask = torch.zeros_like(tokens, dtype=torch.bool)
-    for place, row in enumerate(rows):
-        tokens[place, longest - len(row) :] = row
-        mask[place, longest - len(row) :] = True
-    return tokens, mask
+        # A number for every row there was, so that those that are left draw what they would have drawn.
+        uniform = torch.rand(B, generator=generator, device=rows.device)[rows] if sampling.temperature else None
+        last = sampling.choose(step.logits, uniform)
+        yield NewTokens(rows=rows, tokens=last, exits=step.exits, executed=decoder.executed)
+        stopped = torch.isin(last, stops)
+        if stopped.all():
+            return
+        if stopped.any():
+            decoder.keep(~stopped)
+            rows, last = rows[~stopped], last[~stopped]
 
 
 def cached(module: LoopedTransformer, name: str | None = None) -> Looped:
@@ -116,22 +178,18 @@ def cached(module: LoopedTransformer, name: str | None = None) -> Looped:
     return replace(module.looped(name), decode=decode, cache_slots=slots)
 
 
-def _check(max_new_tokens: int, temperature: float, top_k: int | None) -> None:
-    if max_new_tokens < 1:
-        raise InputError(f"max_new_tokens is {max_new_tokens}; expected an integer >= 1")
-    if not 0 <= temperature < float("inf"):
-        raise InputError(f"temperature is {temperature}; expected 0 (the likeliest token) or a positive number")
-    if top_k is not None and top_k < 1:
-        raise InputError(f"top_k is {top_k}; expected an integer >= 1, or None to sample from all tokens")
+def _stops(stop: object, vocab_size: int) -> list[int]:
+    tokens: list[Any] = list(stop) if isinstance(stop, Collection) and not isinstance(stop, str | bytes) else [stop]
+    for token in tokens:
+        expected = f"token ids in 0..{vocab_size - 1} for a vocabulary of {vocab_size}"
+        check_count("stop", token, expected, least=0, most=vocab_size - 1)
+    return tokens
 
 
-def _choose(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
-    """A token for every row of (B, V), (B,) int64."""
-    if temperature == 0:
-        return logits.argmax(-1)
-    scaled = logits.float() / temperature
-    if top_k is not None and top_k < scaled.shape[-1]:
-        values, places = scaled.topk(top_k, dim=-1)
-        drawn = torch.multinomial(values.softmax(-1), 1, generator=generator)
-        return places.gather(-1, drawn)[:, 0]
-    return torch.multinomial(scaled.softmax(-1), 1, generator=generator)[:, 0]
+def _check_generator(generator: object, device: torch.device) -> None:
+    if generator is None:
+        return
+    expected = f"a torch.Generator on {device.type}, where the model is, or None"
+    check_kind("generator", generator, torch.Generator, expected)
+    if isinstance(generator, torch.Generator) and generator.device.type != device.type:
+        raise InputError(f"generator is on {generator.device}; expected {expected}")

@@ -12,7 +12,8 @@ import loopverify as lv
 from loopverify.errors import InputError
 from loopverify.generation import MISSING, EarlyExit, exit_effect
 from loopverify.probes import calibrate, exit_table, halt
-from tests.loopverify.generation.test_generation import V, exits_of, transformer
+from tests.loopverify.generation.test_cached import V, transformer
+from tests.loopverify.generation.test_generation import exits_of
 
 TOKENS = torch.randint(V, (6, 10), generator=torch.Generator().manual_seed(5))
 TARGETS = torch.randint(V, (6, 10), generator=torch.Generator().manual_seed(6))

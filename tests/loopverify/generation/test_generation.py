@@ -1,88 +1,19 @@
-"""Cached generation against the full forward, and early exits against their rules written out token by token."""
+"""Generation against the full forward, and early exits against their rules written out token by token."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import loopverify as lv
-from loopverify.checks.suite import CHECKS
 from loopverify.errors import InputError
-from loopverify.generation import MISSING, Decoder, EarlyExit, cached, generate
-from loopverify.generation.generate import padded
-from loopverify.models import READOUTS, RECURRENCES, LoopedTransformer, TransformerConfig
+from loopverify.generation import MISSING, Decoder, EarlyExit, cached, generate, stream
+from loopverify.models import RECURRENCES, LoopedTransformer
 from tests.loopverify.generation.naive import Naive
-
-V = 19
-
-
-def transformer(**changes: Any) -> LoopedTransformer:
-    torch.manual_seed(3)
-    settings = {"vocab_size": V, "d_model": 16, "heads": 2, "d_ff": 24, "init_std": 0.4, **changes}
-    return LoopedTransformer(TransformerConfig(**settings)).eval()
-
-
-KINDS = [
-    {"readout": readout, "sandwich_norm": sandwich, **fields}
-    for (readout, fields), sandwich in itertools.product(
-        itertools.product(READOUTS, RECURRENCES.values()), (False, True)
-    )
-    if fields.get("inter_loop_norm") != "shared" or readout in ("rmsnorm", "layernorm")
-]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "init_std", "limit"),
-    [
-        (torch.float32, 0.02, 1e-5),
-        (torch.float64, 0.4, 1e-11),  # far from initialization, where loops amplify what rounding does
-    ],
-)
-@settings(max_examples=40)
-@given(data=st.data())
-def test_cached_equals_the_full_forward(dtype: torch.dtype, init_std: float, limit: float, data: st.DataObject) -> None:
-    module = transformer(**data.draw(st.sampled_from(KINDS)), init_std=init_std).to(dtype)
-    loops = data.draw(st.integers(1, 4))
-    lengths = data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=4))
-    draw = torch.Generator().manual_seed(data.draw(st.integers(0, 2**31)))
-    tokens, mask = padded([torch.randint(V, (length,), generator=draw) for length in lengths])
-    T = tokens.shape[1]
-    cuts = data.draw(st.sets(st.integers(1, T - 1))) if T > 1 else set()
-    bounds = [0, *sorted(cuts), T]
-
-    decoder = Decoder(module, len(tokens), loops)
-    parts = [decoder.logits(decoder.extend(tokens[:, a:b], mask[:, a:b])) for a, b in itertools.pairwise(bounds)]
-    shown = torch.cat(parts, 1)[mask]
-    state, context = module.embed_masked(tokens, mask)
-    for loop in range(1, loops + 1):
-        state = module.step(state, context, loop)
-    full = module.readout(state, context, loops, loops)[mask]
-    assert (shown - full).detach().abs().max() <= limit * full.detach().abs().max()
-    assert decoder.cache.slots == loops * 2
-    assert decoder.executed == loops * tokens.numel()
-
-
-@pytest.mark.parametrize(
-    "check",
-    [
-        "cached_decode",
-        "second_prompt",
-        "chunked_prefill",
-        "cache_positions",
-        "cached_batch",
-        "cache_slots",
-        "last_loop_cache",
-    ],
-)
-def test_the_checks_of_caches_pass(check: str) -> None:
-    result = CHECKS[check].run(cached(transformer()))
-    assert result.status == "passed", str(result)
+from tests.loopverify.generation.test_cached import V, transformer
 
 
 def test_greedy_generation_is_that_of_the_full_forward() -> None:
@@ -190,38 +121,89 @@ def test_the_model_is_left_as_it_was() -> None:
     assert torch.equal(a, generate(module.looped(), [[1, 2]], 5).tokens)
 
 
-def test_refusals() -> None:
-    module = transformer()
-    other = replace(module.looped("mine"), step=lambda state, context, loop: state)
+def test_other_models_are_refused() -> None:
+    other = replace(transformer().looped("mine"), step=lambda state, context, loop: state)
     for wrong, name in ((other, "mine"), (3, "int")):
         with pytest.raises(
             InputError, match=f"cached generation got '{name}'; expected a LoopedTransformer or its own"
         ):
             generate(wrong, [[1]], 1)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="no prompts; expected at least one sequence of token ids"):
-        generate(module, [], 1)
-    with pytest.raises(
-        InputError, match=r"prompt 1 is torch.float32 \(0,\); expected a sequence of at least one token"
-    ):
-        generate(module, [[1], []], 1)
-    with pytest.raises(InputError, match="max_new_tokens is 0; expected an integer >= 1"):
-        generate(module, [[1]], 0)
-    with pytest.raises(InputError, match=r"temperature is -1; expected 0 \(the likeliest token\) or a positive number"):
-        generate(module, [[1]], 1, temperature=-1)
-    with pytest.raises(InputError, match="top_k is 0; expected an integer >= 1, or None to sample from all tokens"):
-        generate(module, [[1]], 1, top_k=0)
-    with pytest.raises(InputError, match="loops is 0; expected an integer >= 1"):
-        generate(module, [[1]], 1, loops=0)
-    with pytest.raises(
-        InputError, match="unknown rule for missing keys 'hope'; expected one of: recompute, copy, prop"
-    ):
-        EarlyExit(threshold=0, missing="hope")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="threshold is nan; expected a confidence that an exit has to be above"):
-        EarlyExit(threshold=float("nan"))
-    model = cached(module)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ([], "no prompts; expected at least one sequence of token ids"),
+        (3, "prompts are 3; expected a sequence of sequences of token ids"),
+        ("ab", "prompt 0 is 'a'; expected a sequence of token ids"),
+        ([[1], []], r"prompt 1 is torch.float32 \(0,\); expected a sequence of at least one token id"),
+        ([[True]], r"prompt 0 is torch.bool \(1,\); expected a sequence of at least one token id"),
+        (torch.tensor([1, 2]), r"prompt 0 is torch.int64 \(\); expected a sequence of at least one token id"),
+        (["ab"], "prompt 0 is 'ab'; expected a sequence of token ids"),
+        ([[1], [2, V, 3, -1]], rf"prompt 1 has token {V} at position 1; expected 0\.\.{V - 1} for a vocabulary of {V}"),
+        ([[2, 3, -1]], r"prompt 0 has token -1 at position 2; expected 0\.\."),
+    ],
+)
+def test_prompts_that_cannot_be_continued_are_refused(prompts: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        generate(transformer(), prompts, 1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens is 0; expected an integer >= 1"),
+        ({"max_new_tokens": 1.5}, "max_new_tokens is 1.5; expected an integer >= 1"),
+        ({"loops": 0}, "loops is 0; expected an integer >= 1"),
+        ({"loops": 2.5}, "loops is 2.5; expected an integer >= 1"),
+        ({"temperature": -1}, r"temperature is -1; expected 0 \(the likeliest token\) or a positive number"),
+        ({"temperature": "1"}, r"temperature is '1'; expected 0 \(the likeliest token\) or a positive number"),
+        ({"top_k": 0}, "top_k is 0; expected an integer >= 1, or None to sample from all tokens"),
+        ({"top_k": 2.5}, "top_k is 2.5; expected an integer >= 1, or None"),
+        ({"top_p": 0}, r"top_p is 0; expected a probability in \(0, 1\], or None to sample from all tokens"),
+        ({"top_p": True}, r"top_p is True; expected a probability in \(0, 1\], or None"),
+        ({"stop": V}, rf"stop is {V}; expected token ids in 0\.\.{V - 1} for a vocabulary of {V}"),
+        ({"stop": [1, 2.0]}, r"stop is 2.0; expected token ids in 0\.\."),
+        ({"stop": "\n"}, r"stop is '\\n'; expected token ids in 0\.\."),
+        ({"generator": 3}, "generator is 3; expected a torch.Generator on cpu, where the model is, or None"),
+        ({"early_exit": 2.0}, r"early_exit is 2.0; expected an EarlyExit\(threshold=...\), or None for full depth"),
+    ],
+)
+def test_settings_out_of_range_are_refused_before_anything_runs(setting: dict[str, Any], message: str) -> None:
+    for begin in (generate, stream):
+        with pytest.raises(InputError, match=message):
+            begin(transformer(), [[1]], **{"max_new_tokens": 1, **setting})
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"missing": "hope"}, "unknown rule for missing keys 'hope'; expected one of: recompute, copy, prop"),
+        ({"score": 3}, "unknown halting score 3; expected one of: margin, "),
+        ({"threshold": float("nan")}, "threshold is nan; expected a confidence that an exit has to be above"),
+        ({"threshold": None}, "threshold is None; expected a confidence that an exit has to be above"),
+    ],
+)
+def test_rules_that_cannot_be_are_refused(setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        EarlyExit(**{"threshold": 0.0, **setting})
+
+
+def test_a_cache_is_continued_as_it_was_begun() -> None:
+    model = cached(transformer())
     assert model.decode is not None
     _, cache = model.decode(torch.tensor([[1]]), None, 2)
     with pytest.raises(InputError, match="a cache of 2 loops to continue with 3; expected the same number"):
         model.decode(torch.tensor([[1]]), cache, 3)
     with pytest.raises(InputError, match="2 rows to continue a cache of 1; expected the rows it was begun with"):
         model.decode(torch.tensor([[1], [2]]), cache, 2)
+    with pytest.raises(InputError, match=rf"tokens span {V}\.\.{V}; expected 0\.\.{V - 1} for a vocabulary of {V}"):
+        model.decode(torch.tensor([[V]]), cache, 2)
+    with pytest.raises(InputError, match="rows is 0; expected an integer >= 1"):
+        Decoder(transformer(), 0)
+
+
+def test_random_numbers_have_to_be_where_the_model_is() -> None:
+    elsewhere = transformer().to("meta")
+    with pytest.raises(InputError, match="generator is on cpu; expected a torch.Generator on meta, where the model is"):
+        generate(elsewhere, [[1]], 1, generator=torch.Generator())

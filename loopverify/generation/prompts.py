@@ -1,0 +1,63 @@
+"""Prompts of different lengths as one batch, each token looked at first.
+
+Shapes: B prompts, T tokens of the longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from loopverify.errors import InputError
+
+__all__ = ["Prompts", "padded"]
+
+Prompts = Tensor | Sequence[Tensor | Sequence[int]]
+
+
+def padded(prompts: Prompts, vocab_size: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+    """Prompts as one batch, padded on the left with token 0: (B, T) int64, and a mask (B, T) bool, True at real tokens.
+
+    Raises:
+        InputError: no prompts, an empty one, or a token outside the vocabulary.
+    """
+    rows = [_row(place, prompt, vocab_size, device) for place, prompt in enumerate(_listed(prompts))]
+    if not rows:
+        raise InputError("no prompts; expected at least one sequence of token ids")
+    longest = max(map(len, rows))
+    tokens = torch.zeros(len(rows), longest, dtype=torch.int64, device=device)
+    mask = torch.zeros_like(tokens, dtype=torch.bool)
+    for place, row in enumerate(rows):
+        tokens[place, longest - len(row) :] = row
+        mask[place, longest - len(row) :] = True
+    return tokens, mask
+
+
+def _listed(prompts: Any) -> list[object]:
+    try:
+        return list(prompts)
+    except TypeError as error:
+        raise InputError(f"prompts are {prompts!r}; expected a sequence of sequences of token ids") from error
+
+
+def _row(place: int, prompt: object, vocab_size: int, device: torch.device | None) -> Tensor:
+    """A prompt on its own, (T,)."""
+    try:
+        row = torch.as_tensor(prompt, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"prompt {place} is {prompt!r}; expected a sequence of token ids ({error})") from error
+    if row.ndim != 1 or not len(row) or row.dtype == torch.bool or row.is_floating_point() or row.is_complex():
+        raise InputError(
+            f"prompt {place} is {row.dtype} {tuple(row.shape)}; expected a sequence of at least one token id"
+        )
+    outside = ((row < 0) | (row >= vocab_size)).nonzero()
+    if len(outside):
+        at = int(outside[0])
+        raise InputError(
+            f"prompt {place} has token {int(row[at])} at position {at}; expected 0..{vocab_size - 1} for a vocabulary "
+            f"of {vocab_size}. Was the text encoded with this model's tokenizer?"
+        )
+    return row
