@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from torch import nn
+
+from loopverify.adapters import adapt
 from loopverify.checks.guard import preserved
 from loopverify.checks.record import CheckResult, ConformanceError, Finding, NotApplicableError, UnsoundRunError
 from loopverify.checks.subject import SEED, Subject
@@ -33,23 +36,29 @@ class Check:
     """Checks that name a fault under which this one could only speak in misleading words: where one of them fails,
     this one is skipped and points there."""
 
-    def run(self, model: Looped) -> CheckResult:
-        """The result of the check on `model`, which is left as it was. A crash is a result, too: status 'error'."""
+    def run(self, model: Looped | nn.Module) -> CheckResult:
+        """The result of the check on `model`, which is left as it was. A crash is a result, too: status 'error'.
+
+        Raises:
+            InputError: no `Looped`, nor a module that `loopverify.adapt` recognizes.
+        """
+        looped = adapt(model)
         try:
-            return self._examine(model)
+            return self._examine(looped)
         except Exception as error:
             message = f"{type(error).__name__} inside the check: {error}"
-            return CheckResult(id=self.id, model=model.name, status="error", message=message, seed=SEED)
+            return CheckResult(id=self.id, model=looped.name, status="error", message=message, seed=SEED)
 
-    def __call__(self, model: Looped) -> None:
+    def __call__(self, model: Looped | nn.Module) -> None:
         """Run the check for a test runner.
 
         Raises:
+            InputError: as `run`.
             ConformanceError: the property does not hold.
             NotApplicableError: the check does not apply.
         """
         __tracebackhide__ = True  # pytest shows the line of the test, which says more than this one
-        result = self._examine(model)
+        result = self._examine(adapt(model))
         if result.status == "skipped":
             raise NotApplicableError(result.message)
         if result.status == "failed":

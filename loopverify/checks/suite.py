@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -101,7 +101,12 @@ def check_looped_model(
 
 
 def _reasons(expected_failures: Mapping[str, str] | None) -> Mapping[str, str]:
-    expected = expected_failures or {}
+    expected = {} if expected_failures is None else expected_failures
+    if not isinstance(expected, Mapping):
+        raise InputError(
+            f"expected_failures is a {type(expected).__name__}; expected a mapping of the id of a check to the reason "
+            "why it fails, such as {'state_memory': 'issue 7'}"
+        )
     for name, reason in expected.items():
         if name not in CHECKS:
             raise unknown("check", name, CHECKS)
@@ -143,6 +148,8 @@ def cases(models: Sequence[Looped | nn.Module], expected_failures: Mapping[str, 
     import pytest
 
     expected = _reasons(expected_failures)
+    if isinstance(models, (Looped, nn.Module)) or not isinstance(models, Iterable):
+        raise InputError(f"models is a {type(models).__name__}; expected a sequence of models, such as [model]")
     looped = [adapt(model) for model in models]
     if not looped:
         raise InputError("no models to check; expected at least one")

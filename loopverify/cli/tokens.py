@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from torch import Tensor
 from loopverify.errors import InputError
 from loopverify.looped import Looped, unroll
 from loopverify.probes import untouched
+from loopverify.probes.logits import check_logits
+from loopverify.probes.readonly import check_seed
 
 __all__ = ["Batch", "drawn_tokens", "read_tokens"]
 
@@ -48,7 +51,7 @@ def read_tokens(path: Path, model: Looped) -> Batch:
         sequences = _sequences(path)
     except OSError as error:
         raise InputError(f"cannot read the tokens in {path}: {error.strerror or error}") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, EOFError, RecursionError) as error:
         raise InputError(
             f"the tokens in {path} are not integers ({error}); expected a .json list of lists, an integer .npy, or a "
             "text with one sequence of integers a line"
@@ -60,13 +63,18 @@ def read_tokens(path: Path, model: Looped) -> Batch:
             f"the sequences in {path} have lengths {told}; expected one length of at least 2 tokens: a sequence of "
             "T + 1 gives T tokens and, one further on, their T targets. Cut or join them to one length"
         )
+    _check_vocabulary(sequences, path, _vocabulary(model, seed=0))
     tokens = torch.tensor(sequences, dtype=torch.int64)
-    _check_vocabulary(tokens, path, _vocabulary(model, seed=0))
     return Batch.of(tokens, f"{len(sequences)} × {tokens.shape[1] - 1} tokens from {path}", model)
 
 
 def drawn_tokens(model: Looped, seed: int) -> Batch:
-    """Random tokens of the model's vocabulary, whose size is read from the logits where the model does not say it."""
+    """Random tokens of the model's vocabulary, whose size is read from the logits where the model does not say it.
+
+    Raises:
+        InputError: a seed that torch does not take, or a vocabulary without tokens.
+    """
+    check_seed(seed)
     size = _vocabulary(model, seed)
     sequences = torch.randint(size, (BATCH, TOKENS + 1), generator=torch.Generator().manual_seed(seed))
     source = f"{BATCH} × {TOKENS} tokens drawn at random (seed {seed}) from a vocabulary of {size}"
@@ -75,22 +83,25 @@ def drawn_tokens(model: Looped, seed: int) -> Batch:
 
 def _vocabulary(model: Looped, seed: int) -> int:
     """V, read from the logits where the model does not say it."""
-    if model.vocab_size is not None:
-        return model.vocab_size
-    with untouched(model, seed), torch.no_grad():
-        return unroll(model, torch.zeros(1, 1, dtype=torch.int64, device=_device(model)), 1).logits(1).shape[-1]
+    size = model.vocab_size
+    if size is None:
+        with untouched(model, seed), torch.no_grad():
+            trace = unroll(model, torch.zeros(1, 1, dtype=torch.int64, device=_device(model)), 1)
+            return check_logits(trace.logits(1), trace.tokens, 1).shape[-1]
+    if not isinstance(size, int) or size < 1:
+        raise InputError(f"the vocab_size of {model.name} is {size!r}; expected an integer >= 1, or None")
+    return size
 
 
-def _check_vocabulary(sequences: Tensor, path: Path, size: int) -> None:
+def _check_vocabulary(sequences: Sequence[Sequence[int]], path: Path, size: int) -> None:
     """The last token of a sequence is a target only, of which the model would complain by another name."""
-    outside = (sequences < 0) | (sequences >= size)
-    if bool(outside.any()):
-        row, place = (int(index) for index in outside.nonzero()[0])
-        found = int(sequences[row, place])
-        raise InputError(
-            f"token {place + 1} of sequence {row + 1} in {path} is {found}; expected 0..{size - 1} for a "
-            f" vocabulary of {size}. Was the text encoded with this model's tokenizer?"
-        )
+    for row, sequence in enumerate(sequences, start=1):
+        for place, token in enumerate(sequence, start=1):
+            if not 0 <= token < size:
+                raise InputError(
+                    f"token {place} of sequence {row} in {path} is {token}; expected 0..{size - 1} for a vocabulary of "
+                    f"{size}. Was the text encoded with this model's tokenizer?"
+                )
 
 
 def _device(model: Looped) -> torch.device:

@@ -67,10 +67,11 @@ def audit(
         seed: of random numbers that the model draws in evaluation mode, such as a random initial state.
 
     Raises:
-        InputError: not a Looped, bad tokens, targets or loops, an objective of another form or one that sends no
-            gradient to any state, or a state H_0..H_K that is not finite.
+        InputError: not a Looped, bad tokens, targets, loops or seed, tensors and a model on different devices, an
+            objective of another form or one that sends no gradient to any state, a readout that returns no logits
+            (B, T, V), or a state H_0..H_K that is not finite.
     """
-    _check(model, tokens, targets, loops, objective, seed)
+    _check(model, tokens, targets, loops, objective)
     loops = model.trained_loops if loops is None else loops
     wanted = max(loops, GROWTH_RATIO * model.trained_loops, LEAST_LOOPS)
     with untouched(model, seed):
@@ -237,7 +238,7 @@ def _check_exits(exits: Sequence[Exit], targets: Tensor) -> None:
             )
 
 
-def _check(model: object, tokens: Tensor, targets: object, loops: object, objective: object, seed: object) -> None:
+def _check(model: object, tokens: Tensor, targets: Tensor, loops: object, objective: object) -> None:
     if not isinstance(model, Looped):
         raise InputError(
             f"audit got a {type(model).__name__}; expected a loopverify.Looped. "
@@ -249,6 +250,14 @@ def _check(model: object, tokens: Tensor, targets: object, loops: object, object
         raise InputError(
             f"objective is {objective!r}; expected (trace, targets) -> Terms, such as objectives.named('per_loop')"
         )
-    if not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise InputError(f"seed is {seed!r}; expected an integer in 0..2^63 - 1")
     check_targets(targets, tokens)
+    _check_devices(model, tokens, targets)
+
+
+def _check_devices(model: Looped, tokens: Tensor, targets: Tensor) -> None:
+    parameter = next(model.parameters(), tokens)
+    if len({tokens.device, targets.device, parameter.device}) > 1:
+        raise InputError(
+            f"tokens are on {tokens.device}, targets on {targets.device} and the model on {parameter.device}; expected "
+            "one device: move them with .to(device)"
+        )

@@ -20,8 +20,9 @@ from loopverify.looped import Looped, Trace, unroll
 from loopverify.probes.comparison import Agreement, Comparison, LoopGaps, Parting, Side
 from loopverify.probes.depth import shorter
 from loopverify.probes.gaps import apart, check_sizes, loop_gaps
+from loopverify.probes.logits import check_logits
 from loopverify.probes.readonly import untouched
-from loopverify.probes.rounding import Rounding, coarser, rounding_of
+from loopverify.probes.rounding import Rounding, check_tolerance, coarser, rounding_of
 from loopverify.probes.targets import check_targets
 
 __all__ = ["compare"]
@@ -60,7 +61,7 @@ def compare(
 
     Raises:
         InputError: not two `Looped`, models of different widths or vocabularies, more loops than one of them can run,
-            bad tokens, targets, loops or tolerance, or a path that b does not have.
+            bad tokens, targets, loops, tolerance or seed, or a path that b does not have.
     """
     _check(model_a, model_b, tokens, targets, tolerance)
     way = None if path is None else _way(model_b, path)
@@ -89,8 +90,7 @@ class _Pair:
 
     @property
     def rounding(self) -> Rounding:
-        coarse = coarser(rounding_of(self.a), rounding_of(self.b))
-        return coarse if self.given is None else replace(coarse, tolerance=self.given)
+        return coarser(rounding_of(self.a), rounding_of(self.b)).allowing(self.given)
 
     def gaps(
         self, loop: int, states: tuple[Tensor, Tensor] | None, logits: tuple[Tensor, Tensor] | None, allowed: int
@@ -108,8 +108,8 @@ def _loop_by_loop(pair: _Pair) -> Comparison:
     stepped, read = _forced(pair)
     run, steps = [], []
     for k in range(pair.loops + 1):
-        shown = a.logits(k) if k else None
-        free = None if shown is None else (shown, b.logits(k))
+        shown = _logits(a, k) if k else None
+        free = None if shown is None else (shown, _logits(b, k))
         forced = None if shown is None else (shown, read(k))
         run.append(pair.gaps(k, (a.states[k], b.states[k]), free, k + 1))
         steps.append(pair.gaps(k, (a.states[k], stepped[k]), forced, 1))
@@ -136,10 +136,14 @@ def _through(pair: _Pair, path: str, way: Callable[[Tensor, int], Tensor]) -> Co
     run = []
     for k in range(1, pair.loops + 1):
         with untouched(pair.b.model, pair.seed), torch.no_grad():
-            shown = way(pair.b.tokens, k)
-        run.append(pair.gaps(k, None, (shorter(pair.a, k).logits(k), shown), k + 1))
+            shown = check_logits(way(pair.b.tokens, k), pair.b.tokens, k)
+        run.append(pair.gaps(k, None, (_logits(shorter(pair.a, k), k), shown), k + 1))
     beyond = _first(run, "run")
     return _record(pair, path, run, [], "parts" if beyond else _within(run), beyond)
+
+
+def _logits(trace: Trace, loop: int) -> Tensor:
+    return check_logits(trace.logits(loop), trace.tokens, loop)
 
 
 def _way(model: Looped, path: str) -> Callable[[Tensor, int], Tensor]:
@@ -147,7 +151,7 @@ def _way(model: Looped, path: str) -> Callable[[Tensor, int], Tensor]:
     ways = dict(model.paths)
     if decode is not None:
         ways["decode"] = lambda tokens, loops: _decoded(decode, tokens, loops)
-    if path not in ways:
+    if not isinstance(path, str) or path not in ways:
         raise unknown(f"path of {model.name}", path, ways or ["(it declares neither paths nor decode)"])
     return ways[path]
 
@@ -271,5 +275,4 @@ def _check(model_a: Looped, model_b: Looped, tokens: Tensor, targets: Tensor | N
         raise InputError(f"tokens are a {type(tokens).__name__}; expected an int64 tensor of shape (B, T)")
     if targets is not None:
         check_targets(targets, tokens)
-    if tolerance is not None and not 0 <= tolerance < math.inf:
-        raise InputError(f"tolerance is {tolerance!r}; expected a relative error >= 0, such as 1e-5")
+    check_tolerance(tolerance)

@@ -13,6 +13,7 @@ from torch import Tensor
 from loopverify.errors import InputError
 from loopverify.objectives.terms import IGNORE
 from loopverify.probes.comparison import Gap, LoopGaps
+from loopverify.probes.targets import check_vocabulary
 from loopverify.theory import polar
 
 __all__ = ["apart", "check_sizes", "loop_gaps"]
@@ -30,7 +31,7 @@ def loop_gaps(
     """The gaps of one loop between a's and b's states (B, T, D) and logits (B, T, V), either of them optional.
 
     Raises:
-        InputError: the shapes of a and b differ.
+        InputError: the shapes of a and b differ, or targets are outside the vocabulary.
     """
     state = scale = direction = shown = flips = entropy = None
     if states is not None:
@@ -96,4 +97,6 @@ def _worst(distance: Tensor, size: Tensor, eps: float) -> Gap:
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> float:
-    return float(F.cross_entropy(logits.flatten(0, -2), targets.cpu().flatten(), ignore_index=IGNORE))
+    targets = targets.cpu()
+    check_vocabulary(targets, logits.shape[-1])
+    return float(F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORE))

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from loopverify.looped import Looped
+from loopverify.probes.arguments import check_count
 
-__all__ = ["untouched"]
+__all__ = ["check_seed", "untouched"]
 
 
 @contextmanager
@@ -19,7 +20,11 @@ def untouched(model: Looped, seed: int = 0) -> Iterator[None]:
 
     Kept as found: every module's training flag, every buffer (the object and its values), the random state of the CPU
     and of all CUDA devices in use. Gradients can be recorded inside, whatever the mode around it.
+
+    Raises:
+        InputError: a seed that torch does not take.
     """
+    check_seed(seed)
     modules = [module for root in model.modules() for module in root.modules()]
     with ExitStack() as stack:
         # A cast of a weight that autocast caches without a graph would silently cut the caller's next backward pass.
@@ -30,6 +35,15 @@ def untouched(model: Looped, seed: int = 0) -> Iterator[None]:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
         yield
+
+
+def check_seed(seed: object) -> None:
+    """Refuse what is no seed of torch's random numbers.
+
+    Raises:
+        InputError: not an integer in 0..2^63 - 1.
+    """
+    check_count("seed", seed, "an integer in 0..2^63 - 1", least=0, most=2**63 - 1)
 
 
 @contextmanager
@@ -72,7 +86,7 @@ def _own_random_numbers(seed: int) -> Iterator[None]:
     # torch.manual_seed would also leave a seed behind for a CUDA that has not started yet.
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(int(seed))
         if devices:
-            torch.cuda.manual_seed_all(seed)
+            torch.cuda.manual_seed_all(int(seed))
         yield

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from loopverify.looped import Trace
+from loopverify.probes.arguments import check_number
 from loopverify.probes.gradients import working_dtype
 
-__all__ = ["Rounding", "coarser", "rounding_of"]
+__all__ = ["Rounding", "check_tolerance", "coarser", "rounding_of"]
 
 _TF32_EPS = 2.0**-10
 """TF32 products keep 10 bits of each factor."""
@@ -25,7 +26,22 @@ class Rounding:
     eps: float
     """One ulp of a number of size 1 in that dtype."""
     tolerance: float
-    """Relative error of a state (or of logits) that the rounding of one loop explains."""
+    """Relative error of a state (or of logits) that the rounding of one loop explains, or that a caller allows."""
+
+    def allowing(self, tolerance: float | None) -> Rounding:
+        """The same with a caller's own tolerance, if there is one."""
+        return self if tolerance is None else replace(self, tolerance=tolerance)
+
+
+def check_tolerance(tolerance: object) -> None:
+    """Refuse what is no tolerance of one loop.
+
+    Raises:
+        InputError: not None, and no finite number >= 0.
+    """
+    if tolerance is not None:
+        expected = "a relative error >= 0, such as 1e-5, or None for what rounding explains"
+        check_number("tolerance", tolerance, expected, lambda x: 0 <= x < math.inf)
 
 
 def rounding_of(trace: Trace) -> Rounding:

@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from loopverify.errors import InputError
 from loopverify.looped import Trace
 from loopverify.objectives.terms import IGNORE
+from loopverify.probes.logits import check_logits
+from loopverify.probes.targets import check_vocabulary
 from loopverify.theory.polar import at_least_float32
 from loopverify.theory.visibility import radial_signal, sigma
 
@@ -76,7 +77,7 @@ def exit_sweep(trace: Trace, targets: Tensor, loop: int) -> Exit:
     One forward and backward pass through the readout and six forward passes.
 
     Raises:
-        InputError: targets outside the vocabulary.
+        InputError: targets outside the vocabulary, or a readout that returns no logits (B, T, V).
     """
     z, loss, factor = _radial_identity(trace, targets, loop)
     with torch.no_grad():
@@ -126,12 +127,7 @@ def _response(change: Tensor, z: Tensor) -> float:
 
 def _losses(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy of each token, (B, T); 0 where the target is ignored."""
-    V = logits.shape[-1]
-    outside = targets[(targets != IGNORE) & ((targets < 0) | (targets >= V))]
-    if outside.numel():
-        raise InputError(
-            f"targets contain {int(outside[0])}; expected 0..{V - 1} for {V} logits ({IGNORE} leaves a token out)"
-        )
+    check_vocabulary(targets, logits.shape[-1])
     losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORE, reduction="none")
     return losses.view(targets.shape)
 
@@ -144,7 +140,8 @@ def _radial_identity(trace: Trace, targets: Tensor, loop: int) -> tuple[Tensor, 
     """The logits of an exit, its mean loss, and its visibility factor by one backward pass to the state."""
     state = trace.states[loop].detach().requires_grad_()
     with torch.enable_grad():
-        logits = at_least_float32(trace.model.readout(state, trace.context, loop, trace.loops))
+        shown = trace.model.readout(state, trace.context, loop, trace.loops)
+        logits = at_least_float32(check_logits(shown, trace.tokens, loop))
         losses = _losses(logits, targets)
         total = losses.sum()
     z, loss = logits.detach(), _mean(losses.detach(), targets)

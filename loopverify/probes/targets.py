@@ -8,7 +8,7 @@ from torch import Tensor
 from loopverify.errors import InputError
 from loopverify.objectives.terms import IGNORE
 
-__all__ = ["check_targets"]
+__all__ = ["check_targets", "check_vocabulary"]
 
 
 def check_targets(targets: object, tokens: object) -> None:
@@ -24,4 +24,17 @@ def check_targets(targets: object, tokens: object) -> None:
             f"targets are {seen}; expected int64 {shape} as the tokens, one next token for every token "
             f"({IGNORE} leaves one out): of sequences (B, T + 1), tokens = sequences[:, :-1] and targets = "
             "sequences[:, 1:]"
+        )
+
+
+def check_vocabulary(targets: Tensor, size: int) -> None:
+    """Refuse targets that are no token of a vocabulary of `size`, as many as there are logits.
+
+    Raises:
+        InputError: with the first of them.
+    """
+    outside = targets[(targets != IGNORE) & ((targets < 0) | (targets >= size))]
+    if outside.numel():
+        raise InputError(
+            f"targets contain {int(outside[0])}; expected 0..{size - 1} for {size} logits ({IGNORE} leaves a token out)"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,9 +10,9 @@ from torch import Tensor, nn
 
 from loopverify.adapters import adapt
 from loopverify.errors import InputError, LoopverifyError
-from loopverify.looped import Looped, Trace, unroll
+from loopverify.looped import Looped, unroll
 from loopverify.probes.readonly import untouched
-from loopverify.probes.rounding import rounding_of
+from loopverify.probes.rounding import Rounding, check_tolerance, rounding_of
 from loopverify.regression.difference import Mismatch, mismatches
 from loopverify.regression.files import stored_path, write_whole
 from loopverify.regression.fingerprint import Fingerprint, fingerprint
@@ -68,6 +67,7 @@ class LoopedRegression:
             InputError: bad arguments, a stored trace that cannot be read, or a state that is not finite.
         """
         __tracebackhide__ = True
+        check_tolerance(tolerance)
         path = stored_path(self._module, self._test, name)
         if path in self._used:
             raise InputError(f"this test guards two traces as {path.name}; give them names: check(..., name='second')")
@@ -78,7 +78,7 @@ class LoopedRegression:
             now = fingerprint(trace, seed)
             if self._regenerate or not path.exists():
                 raise RegressionError(self._store(path, now))
-            self._compare(_read(path, self._again), now, _Allowed.of(trace, tolerance), path)
+            self._compare(_read(path, self._again), now, rounding_of(trace).allowing(tolerance), path)
 
     @property
     def _again(self) -> str:
@@ -91,27 +91,12 @@ class LoopedRegression:
             return f"regenerated {path}\nLook at what changed, commit it, and run again without --looped-regen."
         return f"no stored trace yet: wrote {path}\nNothing was verified. Commit the file and run again."
 
-    def _compare(self, stored: Fingerprint, now: Fingerprint, allowed: _Allowed, path: Path) -> None:
+    def _compare(self, stored: Fingerprint, now: Fingerprint, allowed: Rounding, path: Path) -> None:
         __tracebackhide__ = True
         found = mismatches(stored, now, eps=allowed.eps, tolerance=allowed.tolerance)
         if found:
             lines = [*_told(found, allowed.dtype), *_origin(stored, now, path), f"If it is meant: {self._again}"]
             raise RegressionError("\n".join(lines))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Allowed:
-    """What a loop may be off by."""
-
-    dtype: str
-    eps: float
-    tolerance: float
-
-    @classmethod
-    def of(cls, trace: Trace, tolerance: float | None) -> _Allowed:
-        rounding = rounding_of(trace)
-        given = rounding.tolerance if tolerance is None else tolerance
-        return cls(dtype=rounding.dtype, eps=rounding.eps, tolerance=given)
 
 
 def _read(path: Path, again: str) -> Fingerprint:

@@ -155,6 +155,13 @@ def test_a_flipped_argmax_counts_unless_it_was_a_near_tie(tmp_path: Path) -> Non
     assert "argmax at loop 1" in told
 
 
+@pytest.mark.parametrize("tolerance", ["1e-3", -1.0, float("nan")])
+def test_a_tolerance_that_is_none_is_refused_before_a_trace_is_stored(tmp_path: Path, tolerance: Any) -> None:
+    with pytest.raises(InputError, match=rf"tolerance is {tolerance!r}; expected a relative error >= 0, such as 1e-5"):
+        guard(tmp_path).check(toy(), TOKENS, loops=4, tolerance=tolerance)
+    assert list(tmp_path.rglob("*.json")) == []
+
+
 def test_rounding_is_no_mismatch(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = LoopedTransformer(TransformerConfig(vocab_size=V, init_std=0.1)).eval().looped()

@@ -85,12 +85,35 @@ def test_expecting_the_failure_of_a_check_that_does_not_apply_leaves_it_skipped(
             "unknown check 'causalty'; expected one of: trajectory_order, step_reads_state",
         ),
         ({"expected_failures": {"causality": " "}}, r"expected_failures\['causality'\] is ' '; expected the reason"),
+        *(
+            (
+                {"expected_failures": value},
+                rf"expected_failures is a {kind}; expected a mapping of the id of a check to",
+            )
+            for value, kind in [(["causality"], "list"), ("causality", "str"), (3, "int")]
+        ),
         ({"on_fail": "warn"}, "unknown on_fail 'warn'; expected one of: raise, return"),
     ],
 )
 def test_wrong_arguments_are_refused_with_what_was_expected(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
         lv.check_looped_model(build("gru", 0), **arguments)
+
+
+@pytest.mark.parametrize("models", [build("gru", 0), nn.Sequential(nn.Linear(2, 2)), None, 3])
+def test_one_model_is_no_sequence_of_models(models: object) -> None:
+    kind = type(models).__name__
+    with pytest.raises(InputError, match=rf"models is a {kind}; expected a sequence of models, such as \[model\]"):
+        lv.parametrize_with_checks(models)
+
+
+def test_a_check_is_called_with_any_model_that_the_suite_takes() -> None:
+    module = lv.models.LoopedTransformer(lv.models.TransformerConfig(vocab_size=17, d_model=16, d_ff=32))
+    check = next(check for check in lv.checks_for(module) if check.id == "causality")
+    check(module)
+    assert check.run(module).status == "passed"
+    with pytest.raises(InputError, match="adapt got a NoneType"):
+        check(None)
 
 
 def test_a_crash_is_an_error_of_its_check_and_no_other() -> None:

@@ -78,6 +78,19 @@ def step_without_a_word():
     return Looped(embed=view.embed, step=step, readout=view.readout, trained_loops=2)
 
 
+def last_token():
+    view = hidden().looped()
+    return dataclasses.replace(view, readout=lambda *at: view.readout(*at)[:, -1])
+
+
+def mute():
+    return dataclasses.replace(hidden().looped(), readout=lambda *at: None, vocab_size=None)
+
+
+def no_words():
+    return dataclasses.replace(hidden().looped(), vocab_size=0)
+
+
 def words():
     view = hidden().looped()
     return dataclasses.replace(view, name=":smile: [bold]x[/bold]")

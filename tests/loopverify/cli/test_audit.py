@@ -84,6 +84,9 @@ def test_tokens_are_read_from_every_form(cli: Cli, folder: Path, name: str) -> N
         ("a.npy", "text", "the tokens in a.npy are not integers"),
         ("a.txt", "1 2 99 4", "token 3 of sequence 1 in a.txt is 99; expected 0..30 for a vocabulary of 31. Was the"),
         ("a.txt", "1 2 3\n4 5 99", "token 3 of sequence 2 in a.txt is 99; expected 0..30"),  # a target only
+        ("a.txt", f"1 {10**30}", f"token 2 of sequence 1 in a.txt is {10**30}; expected 0..30"),
+        ("a.npy", "", "the tokens in a.npy are not integers"),
+        ("a.json", "[" * 100_000, "the tokens in a.json are not integers (maximum recursion depth"),
         ("a.txt", "-1 2 3", "token 1 of sequence 1 in a.txt is -1; expected 0..30"),
     ],
 )
@@ -95,3 +98,26 @@ def test_tokens_that_cannot_be_used_are_wrong_use(
     status, out, err = cli("audit", "mine:hidden", "--tokens", name)
     assert (status, out) == (2, "")
     assert message in err
+
+
+@pytest.mark.parametrize("seed", ["-1", str(2**63)])
+def test_a_seed_that_cannot_be_used_is_wrong_use(cli: Cli, seed: str) -> None:
+    assert cli("audit", "mine:hidden", "--seed", seed) == (
+        2,
+        "",
+        f"error: seed is {seed}; expected an integer in 0..2^63 - 1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("last_token", "error: exit 1 returned torch.float32 (4, 31); expected floating logits (4, 64, V)"),
+        ("mute", "error: exit 1 returned NoneType; expected floating logits (1, 1, V), one row for every token"),
+        ("no_words", "error: the vocab_size of looped_transformer/rmsnorm is 0; expected an integer >= 1, or None"),
+    ],
+)
+def test_a_model_whose_words_cannot_be_told_is_wrong_use(cli: Cli, model: str, message: str) -> None:
+    status, out, err = cli("audit", f"mine:{model}")
+    assert (status, out) == (2, "")
+    assert err.startswith(message)

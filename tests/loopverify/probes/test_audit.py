@@ -209,6 +209,32 @@ def test_a_saturating_readout_is_controlled_with_a_warning() -> None:
         ({"targets": torch.full_like(TARGETS, -100)}, "sends no gradient to any state"),
         ({"loops": 0}, "loops is 0; expected an integer >= 1"),
         ({"loops": True}, "loops is True"),
+        ({"seed": True}, r"seed is True; expected an integer in 0\.\.2\^63 - 1"),
+        ({"seed": 2**63}, rf"seed is {2**63}; expected an integer in"),
+        (
+            {"targets": TARGETS.to("meta")},
+            r"tokens are on cpu, targets on meta and the model on cpu; expected one device: move them with \.to",
+        ),
+        (
+            {"tokens": TOKENS.to("meta"), "targets": TARGETS.to("meta")},
+            "tokens are on meta, targets on meta and the model",
+        ),
+        *(
+            (
+                {"model": dataclasses.replace(reference("rmsnorm"), readout=lambda h, c, k, n, shown=shown: shown(h))},
+                rf"exit 1 returned {seen}; expected floating logits \(4, 12, V\), one row for every token\. Does the",
+            )
+            for shown, seen in [
+                (lambda h: None, "NoneType"),
+                (lambda h: (h, h), "tuple"),
+                (lambda h: h.long(), r"torch\.int64 \(4, 12, 32\)"),
+                (lambda h: h[:, -1], r"torch\.float32 \(4, 32\)"),
+            ]
+        ),
+        (
+            {"objective": "per_loop"},
+            r"objective is 'per_loop'; expected \(trace, targets\) -> Terms, such as objectives",
+        ),
         ({"objective": lambda trace, targets: 3.0}, "the objective returned a float"),
         ({"objective": lambda trace, targets: Terms({"x": torch.ones(())})}, "sends no gradient to any state H_1..H_4"),
     ],

@@ -353,8 +353,37 @@ def test_an_agreement_that_says_little_says_so() -> None:
         ({"loops_b": 0}, r"model b \(toy\): loops is 0"),
         ({"targets": TOKENS[:1]}, r"targets are torch.int64 \(1, 3\); expected int64 \(2, 3\)"),
         ({"targets": [1, 2]}, r"targets are list; expected int64 \(2, 3\) as the tokens"),
-        ({"tolerance": math.nan}, r"tolerance is nan; expected a relative error >= 0"),
+        ({"targets": TOKENS + V}, r"targets contain 6; expected 0..5 for 6 logits \(-100 leaves a token out\)"),
+        ({"targets": -TOKENS}, r"targets contain -3; expected 0..5 for 6 logits"),
+        (
+            {"model_a": dataclasses.replace(toy(), vocab_size=V), "tokens": TOKENS + 1},
+            r"model a \(toy\): tokens span 1..6; expected 0..5 for a vocabulary of 6. Was the text encoded",
+        ),
+        ({"loops": "2"}, r"model a \(toy\): loops is '2'; expected an integer >= 1"),
+        ({"loops": True}, r"loops is True; expected an integer >= 1"),
+        ({"loops_b": 1.5}, r"model b \(toy\): loops is 1.5; expected an integer >= 1"),
+        *(
+            ({"tolerance": value}, rf"tolerance is {shown}; expected a relative error >= 0, such as 1e-5, or None for")
+            for value, shown in [(math.nan, "nan"), (math.inf, "inf"), (-1, "-1"), ("x", "'x'"), (True, "True")]
+        ),
+        *(
+            ({"seed": value}, rf"seed is {shown}; expected an integer in 0\.\.2\^63 - 1")
+            for value, shown in [
+                ("a", "'a'"),
+                (1.5, r"1\.5"),
+                (-1, "-1"),
+                (2**63, str(2**63)),
+                (True, "True"),
+                (None, "None"),
+            ]
+        ),
         ({"path": "decode"}, r"unknown path of toy 'decode'; expected one of: \(it declares neither"),
+        ({"path": ["decode"]}, r"unknown path of toy \['decode'\]; expected one of"),
+        (
+            {"model_a": toy(readout=lambda h, c, k, n: h[:, -1])},
+            r"exit 1 returned torch.float64 \(2, 6\); expected floating logits \(2, 3, V\), one row for every token",
+        ),
+        ({"model_b": toy(readout=lambda h, c, k, n: (h, None))}, r"exit 1 returned tuple; expected floating logits"),
         (
             {"model_b": toy(lambda h, c, k: h, lambda h, c, k, n: h[..., :4])},
             r"exit 1 are \(2, 3, 6\) in a and .*4\) in b",
