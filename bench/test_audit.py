@@ -1,4 +1,4 @@
-"""What a look at a live model costs: an audit against one training step of the model."""
+"""What looking at a live model costs: an audit, and a watch's look at the states of a step, against the step."""
 
 from __future__ import annotations
 
@@ -13,6 +13,18 @@ def test_audit(contest: Contest, shape: Shape, device: str) -> None:
         lambda: lv.audit(model, tokens, targets),
         {"a training step": shape.step("per_loop", "rmsnorm", device)},
         told="audit of the batch of one step",
+        shape=shape.told,
+        rounds=shape.rounds,
+    )
+
+
+def test_watch(contest: Contest, shape: Shape, device: str) -> None:
+    model, (tokens, _) = shape.looped("rmsnorm", device), shape.batch(device)
+    watch, trace = lv.Watch(), lv.unroll(model, tokens)
+    contest(
+        lambda: watch.look(0, trace),
+        {"a training step": shape.step("per_loop", "rmsnorm", device)},
+        told="look of a watch at the states of one step",
         shape=shape.told,
         rounds=shape.rounds,
     )

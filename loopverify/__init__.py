@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from loopverify.adapters import adapt
     from loopverify.checks import CheckResult, check_looped_model, checks_for, parametrize_with_checks
     from loopverify.looped import Looped, Trace, unroll
-    from loopverify.probes import Audit, Comparison, LoopRecord, StateVariable, audit, compare
+    from loopverify.probes import Audit, Comparison, LoopRecord, StateVariable, Watch, audit, compare
 
 # public name -> module that defines it (None: the name is itself a subpackage)
 _LAZY: dict[str, str | None] = {
@@ -26,6 +26,7 @@ _LAZY: dict[str, str | None] = {
     "Looped": "loopverify.looped",
     "StateVariable": "loopverify.probes",
     "Trace": "loopverify.looped",
+    "Watch": "loopverify.probes",
     "adapt": "loopverify.adapters",
     "audit": "loopverify.probes",
     "check_looped_model": "loopverify.checks",
@@ -52,6 +53,7 @@ __all__ = [
     "Looped",
     "StateVariable",
     "Trace",
+    "Watch",
     "__version__",
     "adapt",
     "audit",

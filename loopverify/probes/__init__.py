@@ -54,6 +54,7 @@ from loopverify.probes.throughput import DepthSpeed, Throughput, throughput
 from loopverify.probes.turns import median_ratio, take_turns
 from loopverify.probes.variable_depth import DepthPoint, VariableDepth, variable_depth
 from loopverify.probes.visibility import Signal, signals
+from loopverify.probes.watch import DriftWarning, Look, Watch
 
 __all__ = [
     "SCORES",
@@ -68,6 +69,7 @@ __all__ = [
     "DepthPoint",
     "DepthSpeed",
     "DepthUse",
+    "DriftWarning",
     "DynamicRun",
     "Exit",
     "ExitTable",
@@ -82,6 +84,7 @@ __all__ = [
     "HeadScore",
     "LastingCarry",
     "LinearHead",
+    "Look",
     "LoopCarry",
     "LoopGaps",
     "LoopRecord",
@@ -111,6 +114,7 @@ __all__ = [
     "TokenNorms",
     "Update",
     "VariableDepth",
+    "Watch",
     "Work",
     "attribute",
     "audit",

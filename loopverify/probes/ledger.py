@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,11 +37,12 @@ class Update:
     """The most that ρ can be: rms(b_perp)²/(2(s + a)) in the regime of Lemma 2."""
 
 
-def updates(trace: Trace) -> tuple[Update, ...]:
-    """The ledger of a trace, one entry a loop; nothing is run again."""
+def updates(trace: Trace | Sequence[Tensor]) -> tuple[Update, ...]:
+    """The ledger of a trace, or of states H_0..H_K, one entry a loop; nothing is run again."""
+    states = trace.states if isinstance(trace, Trace) else trace
     with torch.no_grad():
-        ledger = ledger_of_states(trace.states)
-        directions = [polar.direction(state) for state in trace.states]
+        ledger = ledger_of_states(states)
+        directions = [polar.direction(state) for state in states]
         rows = torch.stack(
             [
                 ledger.radial,

@@ -6,11 +6,14 @@ import re
 import runpy
 import shlex
 import sys
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from loopverify.cli import main
+from loopverify.probes import DriftWarning
 from tests.docs.pages import blocks, commands
 
 pytest_plugins = ["pytester"]
@@ -39,7 +42,7 @@ def shell(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], monkeyp
 
     def call(command: str) -> list[str]:
         program, *arguments = shlex.split(command.removesuffix(STATUS))
-        status, text = 0, ""
+        status, text, said = 0, "", []
         if program == "pytest":
             result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
             status, text = int(result.ret), result.stdout.str()
@@ -47,10 +50,14 @@ def shell(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], monkeyp
             status = main(arguments)
         else:
             assert program == "python"
-            runpy.run_path(arguments[0], run_name="__main__")
+            monkeypatch.setattr(sys, "argv", arguments)
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always", DriftWarning)
+                runpy.run_path(arguments[0], run_name="__main__")
+            said = [f"{Path(w.filename).name}:{w.lineno}: {w.category.__name__}: {w.message}" for w in warned]
         captured = capsys.readouterr()
         assert captured.err == ""
-        lines = (text or captured.out).splitlines()
+        lines = said + (text or captured.out).splitlines()
         return [*lines, f"exit status {status}"] if command.endswith(STATUS) else lines
 
     return call
