@@ -101,7 +101,7 @@ class Stepper:
             self.micro_batch = checkpoint.progress["micro_batch"]  # found once, and part of every rounding since
 
     def _backward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss and parts of the whole share, its gradient being left in the parameters; halves what does not fit."""
+        """Loss and parts of the whole share, its gradient left in the parameters; shrinks what does not fit."""
         while True:
             random = _RandomNumbers(self._device)
             try:
@@ -109,7 +109,7 @@ class Stepper:
             except torch.OutOfMemoryError as error:
                 told = str(error).splitlines()[0]
             # Out of the handler, which keeps the frames, and so the tensors, of the attempt alive.
-            self._halve(told)
+            self._shrink(told)
             random.restore()
 
     def _accumulate(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -140,26 +140,33 @@ class Stepper:
                 rows = slice(0, 1)
             yield tokens[rows], targets[rows], weight, place == number - 1
 
-    def _halve(self, told: str) -> None:
-        """
+    def _shrink(self, told: str) -> None:
+        """Take the next number of micro-batches: the first that fits is the fewest, each as small as that allows.
+
         Raises:
-            OutOfMemoryError: there is nothing to halve, or other ranks would have to halve with this one.
+            OutOfMemoryError: a window by itself does not fit, or other ranks would have to shrink with this one.
         """
+        smaller = _next_smaller(self.micro_batch, self.ranks.largest_share(self._spec.preset.batch))
         if self.ranks.count > 1:
             raise OutOfMemoryError(
                 f"out of memory with micro-batches of {self.micro_batch} windows on rank {self.ranks.rank} ({told}); "
-                f"start again with --micro-batch {max(1, self.micro_batch // 2)}"
+                f"start again with --micro-batch {max(1, smaller)}"
             )
         if self.micro_batch == 1:
             raise OutOfMemoryError(
                 f"out of memory with a single window of {self._spec.preset.seq_len} tokens ({told}); "
                 "take a smaller preset, a larger device, or several with --parallel fsdp"
             )
-        self._say(f"out of memory with micro-batches of {self.micro_batch} windows; trying {self.micro_batch // 2}")
-        self.micro_batch //= 2
+        self._say(f"out of memory with micro-batches of {self.micro_batch} windows; trying {smaller}")
+        self.micro_batch = smaller
         self.optimizer.zero_grad(set_to_none=True)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def _next_smaller(micro_batch: int, share: int) -> int:
+    """The windows of a micro-batch, if a share takes the next number of them that makes them smaller; 0: none does."""
+    return math.ceil(share / math.ceil(share / (micro_batch - 1))) if micro_batch > 1 else 0
 
 
 class _RandomNumbers:
