@@ -14,7 +14,8 @@ from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace
 from loopverify.objectives import named
 from loopverify.objectives.terms import IGNORE
-from loopverify.probes.carry import LastingCarry, LoopCarry, lasting_mean, lasting_scale, scale_carry
+from loopverify.probes.arguments import check_count
+from loopverify.probes.carry import MOST_LOOPS, LastingCarry, LoopCarry, lasting_mean, lasting_scale, scale_carry
 from loopverify.probes.depth import DepthUse, overshoot, shorter
 from loopverify.probes.findings import Facts, LoopRecord, StateVariable
 from loopverify.probes.gradients import (
@@ -51,11 +52,13 @@ def audit(
     objective: ObjectiveLike | None = None,
     *,
     seed: int = 0,
+    carry_loops: int = MOST_LOOPS,
 ) -> Audit:
     """Measure what `model` carries from loop to loop and what its loss sees of it.
 
     Runs in evaluation mode, under the autocast of the caller if there is one, and leaves the model, its gradients, its
-    modes and all random states as they were. Costs fewer than six training steps on the same batch.
+    modes and all random states as they were. Costs fewer than six training steps on the same batch, unless the loops
+    lose scale or mean so unevenly that their carry settles late: then up to `carry_loops` steps for each.
 
     Args:
         model: any `Looped`.
@@ -65,6 +68,8 @@ def audit(
         objective: (trace, targets) -> Terms, what the model is trained with; when omitted, the mean cross-entropy of
             all K exits.
         seed: of random numbers that the model draws in evaluation mode, such as a random initial state.
+        carry_loops: loops in a row after which a carry counts as not settled, which a note then says; 2K (8 at least)
+            are run in any case.
 
     Raises:
         InputError: not a Looped, bad tokens, targets, loops or seed, tensors and a model on different devices, an
@@ -72,15 +77,24 @@ def audit(
             (B, T, V), or a state H_0..H_K that is not finite.
     """
     _check(model, tokens, targets, loops, objective)
+    check_count("carry_loops", carry_loops)
     loops = model.trained_loops if loops is None else loops
     wanted = max(loops, GROWTH_RATIO * model.trained_loops, LEAST_LOOPS)
     with untouched(model, seed):
         # Copies, so that no part of the model can change the caller's.
         long, notes = long_run(model, tokens.clone(), loops, wanted)
-        return _measure(long, targets.clone(), loops, objective or named("per_loop"), seed, list(notes))
+        return _measure(long, targets.clone(), loops, objective or named("per_loop"), seed, carry_loops, list(notes))
 
 
-def _measure(long: Trace, targets: Tensor, loops: int, objective: ObjectiveLike, seed: int, notes: list[str]) -> Audit:
+def _measure(
+    long: Trace,
+    targets: Tensor,
+    loops: int,
+    objective: ObjectiveLike,
+    seed: int,
+    carry_loops: int,
+    notes: list[str],
+) -> Audit:
     trace = shorter(long, loops)
     dtype = working_dtype(trace)
     exits = tuple(exit_sweep(trace, targets, loop) for loop in range(1, loops + 1))
@@ -93,8 +107,8 @@ def _measure(long: Trace, targets: Tensor, loops: int, objective: ObjectiveLike,
             "one. Is it detached, are all targets left out, is the output head still zero, or the readout saturated?"
         )
     single = _scale_carries(trace, notes)
-    scale = _variable("scale", lasting_scale(trace, long.loops), seen, notes)
-    mean = _variable("mean", lasting_mean(trace, long.loops), seen, notes)
+    scale = _variable("scale", lasting_scale(trace, long.loops, carry_loops), seen, notes)
+    mean = _variable("mean", lasting_mean(trace, long.loops, carry_loops), seen, notes)
     growth = _growth(long, notes)
     _note_relative_scale(scale, seen, notes)
     _note_growth_against_carry(scale, growth, notes)

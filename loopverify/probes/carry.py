@@ -2,13 +2,14 @@
 
 Of one loop by itself (`scale_carry`, `mean_carry`), and of loops in a row (`lasting_scale`, `lasting_mean`). The second
 is no product of the first: a loop that normalizes some channels and hands the others on loses scale at every state that
-it is given, and yet no more than once in a row.
+it is given, and yet no more than once in a row. A loop that damps some channels and hands the others on never stops
+losing scale, and yet what lasts of it is carried: the factor in the long run is that of the direction it keeps most.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, cycle, islice
@@ -18,10 +19,20 @@ from torch import Tensor
 
 from loopverify.errors import InputError
 from loopverify.looped import Trace
+from loopverify.probes.directions import kept_most
 from loopverify.theory import polar
 from loopverify.theory.activity import CarryKind, carry, carry_kind
 
-__all__ = ["LastingCarry", "LoopCarry", "lasting_mean", "lasting_scale", "mean_carry", "over_loops", "scale_carry"]
+__all__ = [
+    "MOST_LOOPS",
+    "LastingCarry",
+    "LoopCarry",
+    "lasting_mean",
+    "lasting_scale",
+    "mean_carry",
+    "over_loops",
+    "scale_carry",
+]
 
 ALPHAS = (2.0**10, 2.0**20)
 """Powers of two, by which a float is scaled without rounding. In units in which the state is as large as the update."""
@@ -29,8 +40,10 @@ SMALL_ALPHAS = (2.0, 4.0)
 """For a step that overflows at `ALPHAS`: float16, or a block that multiplies its state by itself."""
 LEAK = 1e-3
 """A damped scale settles at a/(1 − c), so that a leak this small settles beyond a thousand updates: no run sees it."""
-MOST_LOOPS = 128
-"""In a row, until what they carry counts as not settled."""
+MOST_LOOPS = 256
+"""Until what loops in a row carry counts as not settled; the second half of them for the direction they keep most."""
+LEAST_WINDOW, SPAN = 4, 2
+"""Loops over which a factor is measured, and states of as many loops that a direction is chosen from."""
 SETTLED = 0.05
 """It has, when the next as many loops have the same factor within this share of what tells carried from damped."""
 
@@ -82,13 +95,14 @@ def mean_carry(trace: Trace, loop: int) -> LoopCarry:
     return _limit(mean_after, trace, loop, polar.scale(state)[..., None].to(state.dtype).expand_as(state))
 
 
-def lasting_scale(trace: Trace, known: int) -> LastingCarry:
+def lasting_scale(trace: Trace, known: int, most: int = MOST_LOOPS) -> LastingCarry:
     """Carry of the scale by the loops of a model in a row, from the last state of `trace` grown large.
 
-    Takes 2K calls of the step, and more (`MOST_LOOPS` at most, or 2K) while the factor still changes.
+    Takes 2K calls of the step (8 at least), 2K more where the scale is damped, and more while the factor still changes.
 
     Args:
         known: the loops 1..`known` (>= K) that the model can run. Beyond them, the later half of them comes again.
+        most: calls of the step that are made at most, unless fewer than the least.
 
     Raises:
         InputError: the last state is zero at every token, or the step overflows even when it is only doubled.
@@ -98,17 +112,17 @@ def lasting_scale(trace: Trace, known: int) -> LastingCarry:
     if size == 0:
         raise InputError(f"every token of H_{trace.loops} is zero; expected a state with a scale to carry")
     grown = last * (ALPHAS[-1] * _power_of_two(_largest(trace) / size))
-    return _lasting(trace, known, grown, polar.scale, scale_carry)
+    return _lasting(trace, known, most, grown, polar.scale, scale_carry)
 
 
-def lasting_mean(trace: Trace, known: int) -> LastingCarry:
+def lasting_mean(trace: Trace, known: int, most: int = MOST_LOOPS) -> LastingCarry:
     """Carry of the mean channel by the loops of a model in a row: what becomes of a large shift c·1 of the last state.
 
     Arguments, calls and errors as those of `lasting_scale`.
     """
     last = trace.states[-1].detach()
     shifted = last + ALPHAS[-1] * _power_of_two(_largest(trace) or 1.0)
-    return _lasting(trace, known, shifted, lambda H: polar.at_least_float32(H).mean(-1).abs(), mean_carry)
+    return _lasting(trace, known, most, shifted, lambda H: polar.at_least_float32(H).mean(-1).abs(), mean_carry)
 
 
 def over_loops(loops: Sequence[LoopCarry], dtype: torch.dtype) -> LoopCarry:
@@ -120,13 +134,18 @@ def over_loops(loops: Sequence[LoopCarry], dtype: torch.dtype) -> LoopCarry:
 
 
 def _lasting(
-    trace: Trace, known: int, start: Tensor, read: _Reading, single: Callable[[Trace, int], LoopCarry]
+    trace: Trace,
+    known: int,
+    most: int,
+    start: Tensor,
+    read: _Reading,
+    single: Callable[[Trace, int], LoopCarry],
 ) -> LastingCarry:
-    tolerance = _tolerance(start.dtype)
     loops = chain(range(1, known + 1), cycle(range(known // 2 + 1, known + 1)))
     try:
         with torch.no_grad():
-            return _settled(_in_a_row(trace, start, read, loops, tolerance), trace.loops, tolerance)
+            window = trace.loops * math.ceil(LEAST_WINDOW / trace.loops)
+            return _lasts(_Row(trace, start, read, loops), window, most)
     except InputError as error:
         apart = []
         for loop in range(1, trace.loops + 1):
@@ -139,40 +158,99 @@ def _lasting(
         return LastingCarry(kind=product.kind, factor=product.factor, doubt=doubt)
 
 
-def _in_a_row(trace: Trace, start: Tensor, read: _Reading, loops: Iterable[int], tolerance: float) -> Iterator[Tensor]:
-    """What each loop leaves of a variable, (B, T) factors, when given what the loops before it left of a large state.
+class _Row:
+    """Loops in a row, each given what the loops before it left of a large state.
 
     Between loops the state is brought back to its size, so that it stays in the limit of large values and in the range
     of its dtype however many loops there are. What a loop removes begins anew.
     """
-    state, size = start, _typical(read(start))
-    for loop in loops:
-        following = trace.model.step(state, trace.context, loop)
-        before, after = read(state), read(following)
+
+    def __init__(self, trace: Trace, start: Tensor, read: _Reading, loops: Iterator[int]) -> None:
+        self._trace, self._start, self._read, self._loops = trace, start, read, loops
+        self._size = _typical(read(start))
+        self._state = start
+        self._seen = [start]
+        self.tolerance = _tolerance(start.dtype)
+
+    def run(self, loops: int) -> float:
+        """What as many loops leave of the variable, as one factor a loop, the median over tokens; 0 for removed."""
+        every, unit, factors = max(1, loops // SPAN), 1.0, []
+        self._seen = [self._state]
+        for place, loop in enumerate(islice(self._loops, loops), start=1):
+            factor, change = self._step(loop)
+            factors.append(factor)
+            unit *= change
+            if place % every == 0:
+                self._seen.append(unit * self._state)
+        return float(torch.stack(factors).log().mean(0).exp().nanmedian())
+
+    def _step(self, loop: int) -> tuple[Tensor, float]:
+        """What is left of every token, and the power of two that was taken out of the state."""
+        following = self._trace.model.step(self._state, self._trace.context, loop)
+        before, after = self._read(self._state), self._read(following)
         if not bool(after.isfinite().all()):
-            raise InputError(f"loop {loop} of a state grown to {size:.2g} gave values that are not finite")
-        factor = after / before
-        yield torch.where(factor <= tolerance, torch.zeros_like(factor), factor)
-        removed = not float(factor.nanmedian()) > tolerance
-        state = start if removed else following / _power_of_two(_typical(after) / size)
+            raise InputError(f"loop {loop} of a state grown to {self._size:.2g} gave values that are not finite")
+        factor, change = after / before, 1.0
+        if float(factor.nanmedian()) > self.tolerance:
+            change = _power_of_two(_typical(after) / self._size)
+            self._state = following / change
+        else:
+            self._state = self._start
+        return torch.where(factor <= self.tolerance, torch.zeros_like(factor), factor), change
+
+    def from_what_is_kept_most(self) -> _Row | None:
+        """The row that goes on from the direction that loops keep most, of those that the states of the last run span;
+        None where a state is beyond the range of its dtype, or the variable is 0 in that direction."""
+        if not all(bool(state.isfinite().all()) for state in self._seen):
+            return None
+        direction = kept_most(self._seen)
+        size = _typical(self._read(direction))
+        if size == 0:
+            return None
+        return _Row(self._trace, (direction * (self._size / size)).to(self._start), self._read, self._loops)
 
 
-def _settled(factors: Iterator[Tensor], loops: int, tolerance: float) -> LastingCarry:
-    """The factor over `loops` loops, over as many again, then twice as many, until two of these agree."""
-    run, earlier = loops, _a_loop(islice(factors, loops))
-    while True:
-        later = _a_loop(islice(factors, run))
-        run *= 2
-        if (settled := abs(later - earlier) <= SETTLED * tolerance) or run >= MOST_LOOPS:
-            break
-        earlier = later
-    doubt = f"the factor still changes after {run} loops in a row, from {earlier:.4g} to {later:.4g} a loop"
-    return LastingCarry(kind=carry_kind(later, tolerance), factor=later, doubt=None if settled else doubt)
+@dataclass(frozen=True, kw_only=True)
+class _Windows:
+    """The factors of the last two runs of a row."""
+
+    earlier: float
+    later: float
+    window: int
+    """Loops of the later one."""
+    loops: int
+    """Of all runs."""
+    settled: bool
+
+    @classmethod
+    def of(cls, row: _Row, window: int, most: int) -> _Windows:
+        """Of `window` loops and as many again, then twice as many, until two of these agree."""
+        near = SETTLED * row.tolerance
+        earlier, later, loops = row.run(window), row.run(window), 2 * window
+        while abs(later - earlier) > near and 2 * loops <= most:
+            earlier, later, window, loops = later, row.run(loops), loops, 2 * loops
+        return cls(earlier=earlier, later=later, window=window, loops=loops, settled=abs(later - earlier) <= near)
 
 
-def _a_loop(factors: Iterable[Tensor]) -> float:
-    """Geometric mean over loops, then the median over tokens; 0 where a loop removed it."""
-    return float(torch.stack(list(factors)).log().mean(0).exp().nanmedian())
+def _lasts(row: _Row, window: int, most: int) -> LastingCarry:
+    """The factor on which windows of loops agree; unless nothing is lost or all, that of the direction kept most.
+
+    What fades slowly beside what stays changes the factor too little, or for too long, to be told from what settled.
+    """
+    found = _Windows.of(row, window, most // 2)
+    loops = found.loops
+    again = min(found.window, (most - loops) // 2)
+    damped = carry_kind(found.later, row.tolerance) == "damped"
+    if again >= 1 and (damped or not found.settled) and (kept := row.from_what_is_kept_most()):
+        of_kept = _Windows.of(kept, again, most - loops)
+        loops += of_kept.loops
+        if of_kept.later >= found.later - SETTLED * row.tolerance:
+            found = of_kept
+    doubt = (
+        f"the factor still changes after {loops} loops in a row, from {found.earlier:.4g} to {found.later:.4g} a loop"
+    )
+    kind = carry_kind(found.later, row.tolerance)
+    return LastingCarry(kind=kind, factor=found.later, doubt=None if found.settled else doubt)
 
 
 def _typical(sizes: Tensor) -> float:

@@ -209,6 +209,8 @@ def test_a_saturating_readout_is_controlled_with_a_warning() -> None:
         ({"targets": torch.full_like(TARGETS, -100)}, "sends no gradient to any state"),
         ({"loops": 0}, "loops is 0; expected an integer >= 1"),
         ({"loops": True}, "loops is True"),
+        ({"carry_loops": 0}, "carry_loops is 0; expected an integer >= 1"),
+        ({"carry_loops": None}, "carry_loops is None; expected an integer >= 1"),
         ({"seed": True}, r"seed is True; expected an integer in 0\.\.2\^63 - 1"),
         ({"seed": 2**63}, rf"seed is {2**63}; expected an integer in"),
         (
@@ -331,14 +333,30 @@ def test_a_loop_that_carries_some_channels_only_carries() -> None:
     assert audit.notes == ()
 
 
-def test_a_carry_in_doubt_is_noted() -> None:
-    def step(state: Tensor) -> Tensor:
-        return torch.cat([0.99 * state[..., :4], state[..., 4:]], -1)
+@pytest.mark.parametrize("fading", [0.99, 0.995])
+def test_a_loop_that_carries_half_of_the_channels_and_slowly_damps_the_others_carries(fading: float) -> None:
+    kept = torch.tensor([fading, 1.0], dtype=torch.float64).repeat_interleave(closed_form.D // 2)
+    audit = lv.audit(looped(lambda H: kept * H), closed_form.TOKENS, closed_form.TARGETS)
+    assert (audit.verdict, audit.scale.carry, audit.notes) == ("blind_spot", "carried", ())
+    assert audit.scale.factor == pytest.approx(1.0, abs=1e-6)
 
-    audit = lv.audit(looped(step), closed_form.TOKENS, closed_form.TARGETS)
-    assert audit.notes[0].startswith(
-        "the carry of scale is in doubt: the factor still changes after 128 loops in a row"
-    )
+
+@pytest.mark.parametrize("carry_loops", [8, 32, None])
+def test_a_carry_that_settles_late_is_noted_and_bounded_by_the_caller(carry_loops: int | None) -> None:
+    fading = torch.linspace(0.98, 1.0, closed_form.D, dtype=torch.float64)
+    calls = 0
+
+    def step(state: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return fading * state
+
+    options = {} if carry_loops is None else {"carry_loops": carry_loops}
+    audit = lv.audit(looped(step), closed_form.TOKENS, closed_form.TARGETS, **options)
+    allowed = carry_loops or 256
+    assert calls <= 16 + 3 + 4 * 2 + 2 * allowed  # as counted above, with what is allowed for each of scale and mean
+    told = f"the carry of scale is in doubt: the factor still changes after {allowed} loops in a row"
+    assert audit.notes[0].startswith(told)
 
 
 def test_a_norm_over_the_whole_sequence_leaves_the_common_scale_a_blind_spot() -> None:

@@ -14,6 +14,8 @@ from torch import Tensor
 import loopverify as lv
 from loopverify.errors import InputError
 from loopverify.probes import LoopCarry, lasting_mean, lasting_scale, mean_carry, over_loops, scale_carry
+from loopverify.probes.carry import LEAK
+from loopverify.probes.directions import kept_most
 from tests.loopverify.probes.closed_form import TOKENS, D, looped, radial_step, rms
 
 WEIGHT = torch.randn(D, D, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
@@ -246,19 +248,108 @@ def test_where_loops_in_a_row_overflow_the_product_of_single_ones_is_told_with_a
     assert found.doubt.startswith("it is the product of single loops, since loops in a row cannot be measured: loop 1")
 
 
+TURN = torch.linalg.qr(WEIGHT).Q
+
+
+def keeping(factors: list[float], axes: Tensor) -> Step:
+    """Every axis is kept by a factor of its own."""
+    kept = axes @ torch.diag(torch.tensor(factors, dtype=torch.float64)) @ axes.T
+    return lambda H, loop: (H.double() @ kept + branch(H.double())).to(H)
+
+
+@pytest.mark.parametrize("axes", [torch.eye(D, dtype=torch.float64), TURN], ids=["channels", "any axes"])
+@pytest.mark.parametrize("loops", [1, 4, 5, 32])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("factors", "kind", "largest"),
+    [
+        ([0.99] * HALF + [1.0] * HALF, "carried", 1.0),
+        ([0.995] * HALF + [1.0] * HALF, "carried", 1.0),
+        ([0.99] * (D - 1) + [1.0], "carried", 1.0),
+        ([0.99] * HALF + [0.995] * HALF, "damped", 0.995),
+        ([0.99] * HALF + [1.01] * HALF, "amplified", 1.01),
+        ([0.99] * D, "damped", 0.99),
+    ],
+)
+def test_what_lasts_is_what_the_direction_keeps_that_is_kept_most(
+    factors: list[float], kind: str, largest: float, dtype: torch.dtype, loops: int, axes: Tensor
+) -> None:
+    trace = lv.unroll(in_loops(keeping(factors, axes), dtype=dtype), TOKENS, loops=loops)
+    for lasting in (lasting_scale, lasting_mean):
+        found = lasting(trace, known=4 * loops)
+        assert (found.kind, found.doubt) == (kind, None)
+        assert found.factor == pytest.approx(largest, abs=LEAK)  # within which a factor is carried
+
+
+@pytest.mark.parametrize("growing", [1.0, 5.0])
+def test_what_grows_for_some_loops_and_fades_in_the_end_is_damped(growing: float) -> None:
+    # A Jordan block: its n-th power has 0.8^n and n · 0.8^(n - 1), which first grows.
+    fading = 0.8 * torch.eye(D, dtype=torch.float64) + growing * torch.diag(torch.ones(D // 2), D // 2).double()
+    found = lasting_scale(lv.unroll(in_loops(lambda H, loop: H @ fading), TOKENS), known=16)
+    assert found.kind == "damped"
+    assert found.factor == pytest.approx(0.8, abs=0.02)  # n^(1/n) of 64 loops and more
+
+
+def test_a_scale_that_outgrows_its_dtype_within_a_run_is_amplified() -> None:
+    step = lambda H, loop: H * torch.tensor([2.0**6] * HALF + [2.0**5.99] * HALF)  # noqa: E731
+    found = lasting_scale(lv.unroll(in_loops(step, dtype=torch.float32), TOKENS), known=16)
+    assert found.kind == "amplified"
+
+
+def test_the_direction_that_is_kept_most_is_that_of_all_in_the_span() -> None:
+    x = torch.randn(3, D, dtype=torch.float64)
+    states = [x, x @ WEIGHT, x @ WEIGHT @ WEIGHT]
+    found = kept_most(states)
+    angles = torch.linspace(0, math.pi, 20_001, dtype=torch.float64)[:, None, None]
+    rivals = angles.cos() * states[0] / states[0].norm() + angles.sin() * states[1] / states[1].norm()
+    best = ((rivals @ WEIGHT).norm(dim=(1, 2)) / rivals.norm(dim=(1, 2))).max()
+    assert float(found.norm()) == pytest.approx(1)
+    assert float((found @ WEIGHT).norm()) == pytest.approx(float(best), rel=1e-6)
+
+
+def test_the_direction_kept_most_of_equal_states_is_theirs() -> None:
+    x = torch.randn(3, D)
+    assert torch.allclose(kept_most([x, x, x]).abs(), (x / x.norm()).abs(), atol=1e-6)
+
+
+def counted(factors: list[float]) -> tuple[lv.Looped, list[int]]:
+    """A loop that keeps every channel by a factor of its own, from a state of ones; and the loops it was called for."""
+    calls: list[int] = []
+
+    def step(H: Tensor, loop: int) -> Tensor:
+        calls.append(loop)
+        return H * torch.tensor(factors, dtype=H.dtype)
+
+    flat = lambda tokens: (torch.ones(2, 4, D, dtype=torch.float64), None)  # noqa: E731
+    return dataclasses.replace(in_loops(step), embed=flat), calls
+
+
 def test_a_factor_that_does_not_settle_is_told_with_a_doubt() -> None:
-    def slowly_damping_half(H: Tensor, loop: int) -> Tensor:
-        first, second = halves(H)
-        return torch.cat([0.99 * first, second], -1)
+    factors = torch.linspace(0.98, 1.0, D).tolist()
+    model, calls = counted(factors)
+    trace = lv.unroll(model, TOKENS)
+    before = len(calls)
+    found = lasting_scale(trace, known=16)
+    assert found.doubt is not None
+    assert found.doubt.startswith("the factor still changes after 256 loops in a row, from 0.99")
+    assert len(calls) - before == 256
 
     def rms_after(n: int) -> float:
-        return math.sqrt((HALF * 0.99 ** (2 * n) + HALF) / D)
+        return math.sqrt(math.fsum(factor ** (2 * n) for factor in factors) / D)
 
-    model = in_loops(slowly_damping_half)
-    flat = dataclasses.replace(model, embed=lambda tokens: (torch.ones(2, 4, D, dtype=torch.float64), None))
-    found = lasting_scale(lv.unroll(flat, TOKENS), known=16)
-    # From H_4 on, over the last 64 of 128 loops; 0.9974 is that of the 32 before them.
-    assert (rms_after(68) / rms_after(36)) ** (1 / 32) == pytest.approx(0.9974, abs=5e-5)
-    assert found.factor == pytest.approx((rms_after(132) / rms_after(68)) ** (1 / 64), rel=1e-6)
+    found = lasting_scale(trace, known=16, most=8)
+    # From H_4 on, 4 loops after the first 4; none is left for a direction.
+    assert found.factor == pytest.approx((rms_after(12) / rms_after(8)) ** (1 / 4), rel=1e-9)
     assert found.doubt is not None
-    assert found.doubt.startswith("the factor still changes after 128 loops in a row, from 0.9974 to 0.9988")
+    assert found.doubt.startswith("the factor still changes after 8 loops in a row")
+
+
+@pytest.mark.parametrize("most", [8, 9, 16, 40, 100])
+@pytest.mark.parametrize("loops", [1, 3, 4])
+def test_no_more_loops_are_run_than_a_caller_allows(loops: int, most: int) -> None:
+    model, calls = counted(torch.linspace(0.98, 1.0, D).tolist())
+    trace = lv.unroll(model, TOKENS, loops=loops)
+    before = len(calls)
+    lasting_scale(trace, known=loops, most=most)
+    least = 2 * loops * math.ceil(4 / loops)
+    assert least <= len(calls) - before <= max(least, most)
