@@ -16,6 +16,8 @@ __all__ = ["mask_influence", "masked_run"]
 
 HIDDEN = 2
 """Tokens that a mask hides at the beginning of a row."""
+EVERYWHERE = "hand the mask to the attention of every layer at every loop"
+"""The remedy for a mask that is without effect, in whole or in part."""
 CLEARLY = 10.0
 """Times the limit of equality: an influence so large is one, and one below the limit is none. Between the two, that of
 a distant token may lie on either side by rounding."""
@@ -87,7 +89,7 @@ def _effect(far: float, limit: float) -> Finding:
         "relative",
         fault=f"masking the first {HIDDEN} tokens has no effect on the others",
         cause="the mask is accepted as an argument and never reaches the attention",
-        remedy="hand the mask to the attention of every layer at every loop",
+        remedy=EVERYWHERE,
     )
 
 
@@ -98,7 +100,7 @@ def _content(far: float, limit: float) -> Finding:
         "relative",
         fault=f"what stands in {HIDDEN} masked tokens still changes what later tokens show",
         cause="the mask reaches some layers or loops and not all, or it is inverted",
-        remedy="hand the mask to the attention of every layer at every loop",
+        remedy=EVERYWHERE,
     )
 
 

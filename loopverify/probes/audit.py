@@ -60,6 +60,9 @@ def audit(
     modes and all random states as they were. Costs fewer than six training steps on the same batch, unless the loops
     lose scale or mean so unevenly that their carry settles late: then up to `carry_loops` steps for each.
 
+    The mean that all tokens share is not told from the means of single tokens: a LayerNorm over a whole sequence, which
+    hides the first and shows the others, passes for one that sees the mean.
+
     Args:
         model: any `Looped`.
         tokens: (B, T) int64, a batch that is typical of its training.

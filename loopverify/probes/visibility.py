@@ -43,7 +43,8 @@ class Signal:
     scale: Visibility
     """Hidden if either growth is: tokens apart, or all together."""
     mean_fraction: float
-    """Mean over tokens of |<g, 1>| / (||g||_2 ||1||_2): how much of the gradient lies along the mean channel."""
+    """Mean over tokens of |<g, 1>| / (||g||_2 ||1||_2): how much of the gradient lies along the mean channel. The mean
+    that all tokens share is not asked for by itself; a LayerNorm over a whole sequence hides only that one."""
     mean: Visibility
 
     @property
