@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from loopverify.errors import InputError
 from loopverify.generation.decoder import Decoder, transformer
 from loopverify.generation.exits import MISSING, EarlyExit
 from loopverify.looped import Looped, unroll
 from loopverify.models import LoopedTransformer
 from loopverify.objectives.terms import IGNORE
+from loopverify.probes.arguments import check_count, check_kind
 from loopverify.probes.confidence import named
 from loopverify.probes.heldout import Batches, batch_pairs, perplexity
 from loopverify.probes.readonly import untouched
@@ -78,10 +78,9 @@ def exit_effect(
     module = transformer(model)
     pairs = batch_pairs(module.looped(), batches)
     shortest = min(tokens.shape[1] for tokens, _ in pairs)
-    if not 0 <= prefix < shortest:
-        raise InputError(
-            f"prefix is {prefix}; expected 0..{shortest - 1}, so that sequences of {shortest} go on after it"
-        )
+    expected = f"0..{shortest - 1}, so that sequences of {shortest} go on after it"
+    check_count("prefix", prefix, expected, least=0, most=shortest - 1)
+    check_kind("early_exit", early_exit, EarlyExit, "an EarlyExit(threshold=...)")
     with untouched(module.looped()), torch.no_grad():
         full = [_full(module, tokens, targets, loops, prefix) for tokens, targets in pairs]
         return tuple(

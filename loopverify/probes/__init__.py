@@ -21,7 +21,7 @@ from loopverify.probes.choices import Answer, ChoiceScores, score_choices
 from loopverify.probes.clamp import ClampEffect, clamp_effect, clamped
 from loopverify.probes.compare import compare
 from loopverify.probes.comparison import Comparison, Gap, LoopGaps, Parting
-from loopverify.probes.confidence import SCORES, CertifiedMargin, HeadScore, LowRankMargin, Score, StateChange, Work
+from loopverify.probes.confidence import SCORES, HeadScore, Score, StateChange, Work
 from loopverify.probes.decomposition import Decomposition, LoopUpdate, decompose
 from loopverify.probes.depth import DepthUse, OvershootPoint, depth_use, exit_losses, overshoot, shorter
 from loopverify.probes.dynamic_batch import DynamicRun, run_batches
@@ -39,6 +39,7 @@ from loopverify.probes.growth import GrowthLaw, fit_growth, mean_scales
 from loopverify.probes.halting import Halting, HaltingRun, calibrate, halt, halting
 from loopverify.probes.heldout import Batches, Sample, over_batches, perplexity
 from loopverify.probes.ledger import Update, attribute, updates
+from loopverify.probes.low_rank import CertifiedMargin, LowRankMargin
 from loopverify.probes.norm_places import NormPlace, Placement
 from loopverify.probes.norms import TokenNorms, token_norms
 from loopverify.probes.paired_choices import PairedAccuracy, PairedChoices, PairedMean, compare_choices

@@ -8,18 +8,17 @@
 | `state_change`     | −rms(H_k − H_{k−1}) / rms(H_k)                    | 0                     |
 | `HeadScore(every)` | one of the first three, of every n-th token       | 1/n                   |
 | `LowRankMargin`    | the margin through a head of rank r               | r·(1/D + 1/V)         |
-| `CertifiedMargin`  | as `margin`, decided at low rank where that is    | between the two       |
-|                    | proven to decide alike                            |                       |
+| `CertifiedMargin`  | `margin`, from bounds at rank r and a few rows    | (r + 1)/D + D/V +     |
+|                    | of the head                                       | rows in question/V    |
 
-The score of a sequence is the mean over its tokens. A full head product that a score has asked for is the one that a
-leaving sequence is decoded from: an exit taken pays for its logits once.
+The last two are in `probes.low_rank`. The score of a sequence is the mean over its tokens. A full head product that a
+score has asked for is the one that a leaving sequence is decoded from: an exit taken pays for its logits once.
 
 Shapes: n sequences, T tokens, D channels, V vocabulary.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,17 +28,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopverify.errors import InputError, unknown
+from loopverify.errors import unknown
 from loopverify.looped import Looped
-from loopverify.probes.reading import LOSS, LinearHead, Reading, read, read_linear
+from loopverify.probes.arguments import check_count
+from loopverify.probes.reading import LOSS, Reading, read
 from loopverify.theory import polar
 
 __all__ = [
     "SCORES",
     "Arrival",
-    "CertifiedMargin",
     "HeadScore",
-    "LowRankMargin",
     "Score",
     "StateChange",
     "Work",
@@ -152,10 +150,9 @@ class HeadScore(Score):
     """
 
     def __init__(self, statistic: str = "margin", every: int = 1) -> None:
-        if statistic not in _STATISTICS:
+        if not isinstance(statistic, str) or statistic not in _STATISTICS:
             raise unknown("statistic of the logits", statistic, _STATISTICS)
-        if every < 1:
-            raise InputError(f"every is {every}; expected an integer >= 1: the score looks at every n-th token")
+        check_count("every", every, "an integer >= 1: the score looks at every n-th token")
         want, self._statistic = _STATISTICS[statistic]
         self.every, self._needs = every, frozenset({want}) | LOSS
         self.name = statistic if every == 1 else f"{statistic}/{every}"
@@ -166,85 +163,6 @@ class HeadScore(Score):
         if reading is None:
             reading = at.at_tokens(slice((at.after.shape[1] - 1) % self.every, None, self.every)).read(self._needs)
         return self._statistic(reading)
-
-
-class LowRankMargin(Score):
-    """The logit margin through a head of low rank, with a bound on how far it is from the true one.
-
-    The head W is cut to its r leading right singular vectors Q, so that logit i is off by ⟨R_i, x⟩ with R = W − WQQᵀ.
-    Only the part of x outside Q counts, hence |off| <= max_i ‖R_i‖ · ‖x − QQᵀx‖, and a margin, the difference of two
-    order statistics, is off by at most twice that. To this comes what rounding can do to both: D products a logit, and
-    D for each of the r coordinates, each to within eps.
-
-    Args:
-        head: what to approximate.
-        rank: r, 1..D. A full rank gives the margin itself, to rounding.
-
-    Raises:
-        InputError: a rank out of range.
-    """
-
-    def __init__(self, head: LinearHead, rank: int) -> None:
-        V, D = head.weight.shape
-        if not 1 <= rank <= D:
-            raise InputError(f"rank is {rank}; expected 1..{D} for a head of {D} channels")
-        self.name, self.rank, self._head = f"margin~{rank}", rank, head
-        W = head.weight.detach().double()
-        Q = torch.linalg.eigh(W.mT @ W).eigenvectors.flip(-1)  # leading first: the right singular vectors of W
-        dtype = polar.at_least_float32(head.weight).dtype
-        self.basis = Q[:, :rank].to(dtype)
-        """Q, (D, r)."""
-        self.weight = (W @ Q[:, :rank]).to(dtype)
-        """WQ, (V, r)."""
-        self.residual = float((W @ Q[:, rank:]).norm(dim=-1).max()) if rank < D else 0.0
-        """max_i ‖R_i‖."""
-        eps = torch.finfo(dtype).eps
-        self.rounding = eps * D * (2 + math.sqrt(rank)) * float(W.norm(dim=-1).max())
-        """The most that rounding can move a logit, for each unit of ‖x‖."""
-        self._share = rank * (V + D) / (V * D)
-
-    def confidence(self, at: Arrival, reading: Reading | None = None) -> Tensor:
-        """(n, T)."""
-        return self._margin(at, polar.at_least_float32(self._shown(at)) @ self.basis)
-
-    def bracket(self, at: Arrival) -> tuple[Tensor, Tensor]:
-        """The low-rank margin of each token and the most that it can be off, each (n, T)."""
-        shown = polar.at_least_float32(self._shown(at))
-        coordinates = shown @ self.basis
-        outside = (shown - coordinates @ self.basis.mT).norm(dim=-1)
-        return self._margin(at, coordinates), 2 * (self.residual * outside + self.rounding * shown.norm(dim=-1))
-
-    def _margin(self, at: Arrival, coordinates: Tensor) -> Tensor:
-        at.work.products += self._share * at.after.shape[:2].numel()
-        return read_linear(coordinates, self.weight, wants={"top"}).margin
-
-    def _shown(self, at: Arrival) -> Tensor:
-        return self._head.shown(at.after, at.loop, at.loops)
-
-
-class CertifiedMargin(HeadScore):
-    """The exact margin, asked for only where a low rank cannot decide: sequences leave exactly where they would.
-
-    Args:
-        head: the model's own.
-        rank: of the approximation that is tried first.
-    """
-
-    def __init__(self, head: LinearHead, rank: int) -> None:
-        super().__init__("margin")
-        self.low_rank = LowRankMargin(head, rank)
-        self.name = f"margin, certified at rank {rank}"
-
-    def leaves(self, at: Arrival, threshold: float) -> tuple[Tensor, Reading | None]:
-        """As the exact margin."""
-        about, off = (values.mean(-1) for values in self.low_rank.bracket(at))
-        leave = about - off > threshold
-        open_ = ~(leave | (about + off <= threshold))
-        if open_.all():
-            return super().leaves(at, threshold)
-        if open_.any():
-            leave[open_] = super().leaves(at.rows(open_), threshold)[0]
-        return leave, None
 
 
 SCORES: Mapping[str, Score] = MappingProxyType(
@@ -261,6 +179,6 @@ def named(score: str | Score) -> Score:
     """
     if isinstance(score, Score):
         return score
-    if score not in SCORES:
+    if not isinstance(score, str) or score not in SCORES:
         raise unknown("halting score", score, SCORES)
     return SCORES[score]

@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from loopverify.errors import InputError, unknown
-from loopverify.looped import Looped
+from loopverify.looped import Looped, _check_tokens
 from loopverify.objectives.terms import IGNORE
+from loopverify.probes.arguments import check_count, check_kind, check_number
 from loopverify.probes.confidence import Arrival, Score, Work
-from loopverify.probes.heldout import Batches, perplexity
+from loopverify.probes.heldout import Batches, check_looped, perplexity
 from loopverify.probes.reading import Reading
 
 __all__ = ["DynamicRun", "run_batches"]
@@ -104,13 +105,19 @@ def run_batches(
             comes next needs).
 
     Raises:
-        InputError: a pool below 1, an unknown `decode`, or nothing to run.
+        InputError: not a Looped, loops or a pool below 1, a score that is none, a threshold that is no number, an
+            unknown `decode`, tokens outside the vocabulary, or nothing to run.
     """
-    if pool < 1:
-        raise InputError(f"pool is {pool}; expected how many batches may be in flight, 1 or more")
+    check_looped(model)
+    loops = model.trained_loops if loops is None else loops
+    check_count("loops", loops)
+    check_count("pool", pool, "how many batches may be in flight, 1 or more")
+    check_number("threshold", threshold, "a mean confidence that an exit has to be above")
+    if score is not None:
+        check_kind("score", score, Score, "a Score, or None for fixed depth; probes.SCORES has those with a name")
     if decode not in ("all", "last"):
         raise unknown("tokens to decode", decode, ("all", "last"))
-    engine = _Engine(model, model.trained_loops if loops is None else loops, score, threshold, decode == "last")
+    engine = _Engine(model, loops, score, threshold, decode == "last")
     with torch.no_grad():
         for window in _windows(batches, pool):
             engine.run(window)
@@ -153,6 +160,7 @@ class _Engine:
         )
 
     def _enter(self, tokens: Tensor, targets: Tensor) -> _Group:
+        _check_tokens(tokens, self.model.vocab_size)
         numbers = torch.arange(self.entered, self.entered + len(tokens), device=tokens.device)
         self.entered += len(tokens)
         self.tokens += tokens.numel()

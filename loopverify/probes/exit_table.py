@@ -11,9 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from loopverify.errors import unknown
+from loopverify.errors import InputError, unknown
 from loopverify.looped import Looped, Trace
 from loopverify.objectives.terms import IGNORE
+from loopverify.probes.arguments import check_count
 from loopverify.probes.confidence import SCORES, Arrival, Score, named
 from loopverify.probes.heldout import Batches, Sample, over_batches
 
@@ -59,6 +60,7 @@ def exit_table(
             tokens, those without a target left out).
     """
     score = named(score)
+    check_count("seed", seed, "an integer >= 0", least=0)
     if by not in ("sequence", "token"):
         raise unknown("unit of halting", by, ("sequence", "token"))
 
@@ -70,6 +72,7 @@ def exit_table(
                 confidence, reading = score.of(at)
                 losses = (reading or at.read()).loss
                 if by == "token":
+                    _check_every_token(score, confidence, targets)
                     columns.append((confidence[targets != IGNORE], losses[targets != IGNORE]))
                 else:
                     columns.append((confidence.mean(-1), losses.sum(-1)))
@@ -79,6 +82,14 @@ def exit_table(
     sample, rows = over_batches(model, batches, loops, measure, seed=seed)
     scores, losses = (torch.cat(column) for column in zip(*rows, strict=True))
     return ExitTable(score=score.name, scores=scores, losses=losses, sample=sample)
+
+
+def _check_every_token(score: Score, confidence: Tensor, targets: Tensor) -> None:
+    if confidence.shape != targets.shape:
+        raise InputError(
+            f"score {score.name!r} looks at {confidence.shape[1]} of {targets.shape[1]} tokens; expected one that "
+            "looks at every token, to let each leave by itself"
+        )
 
 
 def arrival(trace: Trace, loop: int, targets: Tensor | None = None) -> Arrival:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from loopverify.looped import Looped
+from loopverify.probes.arguments import check_kind
 from loopverify.probes.confidence import Score, named
 from loopverify.probes.dynamic_batch import DynamicRun, run_batches
 from loopverify.probes.exit_table import exit_table
@@ -124,6 +125,8 @@ def frontier(
         InputError: an unknown score, a budget below 1, no repeats, or bad batches.
     """
     pairs = batch_pairs(model, calibration)
+    for name, many in (("scores", scores), ("budgets", budgets)):
+        check_kind(name, many, Sequence, f"a sequence of {name}")
     rules = []
     for score in map(named, scores):
         table = exit_table(model, pairs, loops, score=score, seed=seed)
@@ -145,6 +148,8 @@ def race(
 ) -> Frontier:
     """Time rules that are calibrated already, in turns with every fixed depth. As `frontier`."""
     pairs = batch_pairs(model, batches)
+    for rule in rules:
+        check_kind("a rule", rule, Rule, "a Rule(score=..., threshold=...)")
     loops = model.trained_loops if loops is None else loops
     fixed = range(1, loops + 1)
     jobs: list[Callable[[], DynamicRun]] = [partial(run_batches, model, pairs, k) for k in fixed]

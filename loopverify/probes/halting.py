@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from loopverify.errors import InputError
 from loopverify.looped import Looped
+from loopverify.probes.arguments import check_kind, check_number
 from loopverify.probes.confidence import Score
 from loopverify.probes.exit_table import ExitTable, exit_table
 from loopverify.probes.heldout import Batches, Sample, perplexity
@@ -140,6 +140,7 @@ def halting(
     Raises:
         InputError: an unknown score, a budget below 1, or bad batches.
     """
+    _check_budget(budget)
     fit = exit_table(model, calibration, loops, score=score, seed=seed)
     threshold = calibrate(fit, budget)
     judged = exit_table(model, evaluation, loops, score=score, seed=seed)
@@ -151,10 +152,10 @@ def calibrate(table: ExitTable, budget: float = PAPER_BUDGET) -> float:
     sequence may leave at loop 1.
 
     Raises:
-        InputError: a budget below 1.
+        InputError: not an ExitTable, or a budget below 1.
     """
-    if not 1 <= budget < math.inf:
-        raise InputError(f"budget is {budget!r}; expected dynamic over fixed perplexity, 1 or more (1.01 allows 1 %)")
+    _check_table(table)
+    _check_budget(budget)
     # A sequence is still there after loop k while max(c_1..c_k) <= τ, so that this is where it trades L_k for L_{k+1}.
     tips, order = _tips(table)[:, :-1].flatten().sort()
     trades = (table.losses[:, 1:] - table.losses[:, :-1]).flatten()[order]
@@ -168,7 +169,13 @@ def calibrate(table: ExitTable, budget: float = PAPER_BUDGET) -> float:
 
 
 def halt(table: ExitTable, threshold: float) -> HaltingRun:
-    """Let every sequence of a table leave at its first exit with a score above `threshold`."""
+    """Let every sequence of a table leave at its first exit with a score above `threshold`.
+
+    Raises:
+        InputError: not an ExitTable, or a threshold that is no number.
+    """
+    _check_table(table)
+    check_number("threshold", threshold, "a score that an exit has to be above")
     left = _tips(table) > threshold
     left[:, -1] = True
     taken = left.int().argmax(1, keepdim=True)
@@ -184,3 +191,12 @@ def halt(table: ExitTable, threshold: float) -> HaltingRun:
 def _tips(table: ExitTable) -> Tensor:
     """max(c_1..c_k), (N, K). A score that is not a number makes nobody leave."""
     return table.scores.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf).cummax(1).values
+
+
+def _check_table(table: ExitTable) -> None:
+    check_kind("table", table, ExitTable, "an ExitTable, as exit_table(model, batches) makes it")
+
+
+def _check_budget(budget: float) -> None:
+    expected = "dynamic over fixed perplexity, 1 or more (1.01 allows 1 %)"
+    check_number("budget", budget, expected, lambda ratio: 1 <= ratio < math.inf)

@@ -17,6 +17,7 @@ from loopverify._version import __version__
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace, unroll
 from loopverify.objectives.terms import IGNORE
+from loopverify.probes.arguments import check_kind
 from loopverify.probes.gradients import working_dtype
 from loopverify.probes.readonly import untouched
 
@@ -83,6 +84,7 @@ def batch_pairs(model: Looped, batches: Batches) -> list[tuple[Tensor, Tensor]]:
         InputError: as `over_batches`.
     """
     check_looped(model)
+    check_kind("batches", batches, Iterable, "pairs of tensors (tokens, targets)")
     pairs = list(batches)
     if not pairs:
         raise InputError("no batches; expected at least one pair (tokens, targets). Was an iterator already used up?")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from loopverify.errors import InputError
+from loopverify.probes.arguments import check_count
 
 __all__ = ["Clock", "median_ratio", "take_turns"]
 
@@ -33,10 +33,10 @@ def take_turns(
         device: an accelerator to be waited for before and after each job.
 
     Raises:
-        InputError: no repeats.
+        InputError: no repeats, or a warmup below 0.
     """
-    if repeats < 1 or warmup < 0:
-        raise InputError(f"repeats is {repeats} and warmup {warmup}; expected at least one repeat, and warmup >= 0")
+    check_count("repeats", repeats)
+    check_count("warmup", warmup, "an integer >= 0", least=0)
     rounds = [_round(jobs, clock, device, backwards=bool(i % 2)) for i in range(warmup + repeats)]
     return rounds[warmup:]
 

@@ -55,6 +55,14 @@ def test_without_early_exits_all_rules_are_full_depth() -> None:
     assert [effect.missing for effect in found] == list(MISSING)
 
 
-def test_a_prefix_must_leave_something() -> None:
-    with pytest.raises(InputError, match=r"prefix is 10; expected 0\.\.9, so that sequences of 10 go on after it"):
-        exit_effect(transformer(), BATCHES, EarlyExit(threshold=0), prefix=10)
+def test_refusals() -> None:
+    rule = EarlyExit(threshold=0)
+    for prefix in (10, 1.5):
+        with pytest.raises(
+            InputError, match=rf"prefix is {prefix}; expected 0\.\.9, so that sequences of 10 go on after it"
+        ):
+            exit_effect(transformer(), BATCHES, rule, prefix=prefix)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"early_exit is 2\.0; expected an EarlyExit\(threshold=\.\.\.\)"):
+        exit_effect(transformer(), BATCHES, 2.0)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="unknown rule for missing keys 'hope'"):
+        exit_effect(transformer(), BATCHES, rule, rules=("hope",))

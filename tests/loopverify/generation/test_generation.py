@@ -205,5 +205,5 @@ def test_a_cache_is_continued_as_it_was_begun() -> None:
 
 def test_random_numbers_have_to_be_where_the_model_is() -> None:
     elsewhere = transformer().to("meta")
-    with pytest.raises(InputError, match="generator is on cpu; expected a torch.Generator on meta, where the model is"):
+    with pytest.raises(InputError, match=r"generator is on cpu; expected a torch\.Generator on meta, where the"):
         generate(elsewhere, [[1]], 1, generator=torch.Generator())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -189,13 +190,44 @@ def test_a_frontier_is_calibrated_on_other_sequences() -> None:
     assert (found.sequences, found.tokens, found.loops) == (8, 48, 4)
 
 
-def test_refusals() -> None:
-    model = transformer()
-    with pytest.raises(InputError, match="pool is 0; expected how many batches may be in flight, 1 or more"):
-        run_batches(model, batches([1]), pool=0)
-    with pytest.raises(InputError, match="unknown tokens to decode 'some'; expected one of: all, last"):
-        run_batches(model, batches([1]), decode="some")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="no batches; expected at least one pair"):
-        run_batches(model, [])
-    with pytest.raises(InputError, match="unknown halting score 'vibes'"):
-        frontier(model, batches([1]), batches([1]), scores=("vibes",))
+MODEL = transformer()
+ONE = batches([1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: run_batches(MODEL, ONE, pool=0), "pool is 0; expected how many batches may be in flight, 1 or more"),
+        (
+            lambda: run_batches(MODEL, ONE, pool=1.5),
+            "pool is 1.5; expected how many batches may be in flight, 1 or more",
+        ),
+        (lambda: run_batches(MODEL, ONE, decode="some"), "unknown tokens to decode 'some'; expected one of: all, last"),
+        (lambda: run_batches(MODEL, ONE, 0), "loops is 0; expected an integer >= 1"),
+        (
+            lambda: run_batches(MODEL, ONE, score="margin"),
+            "score is 'margin'; expected a Score, or None for fixed depth",
+        ),
+        (
+            lambda: run_batches(MODEL, ONE, threshold="a"),
+            "threshold is 'a'; expected a mean confidence that an exit has",
+        ),
+        (lambda: run_batches(MODEL.module, ONE), r"got a LoopedTransformer to measure; expected a loopverify\.Looped"),
+        (lambda: run_batches(MODEL, []), "no batches; expected at least one pair"),
+        (
+            lambda: run_batches(MODEL, [(ONE[0][0] + V, ONE[0][1])]),
+            rf"tokens span \d+\.\.\d+; expected 0\.\.{V - 1} for a vocabulary of {V}",
+        ),
+        (lambda: frontier(MODEL, ONE, ONE, scores=("vibes",)), "unknown halting score 'vibes'"),
+        (lambda: frontier(MODEL, ONE, ONE, scores=3), "scores is 3; expected a sequence of scores"),
+        (lambda: frontier(MODEL, ONE, ONE, budgets=1.01), "budgets is 1.01; expected a sequence of budgets"),
+        (lambda: frontier(MODEL, ONE, ONE, repeats=1.5), "repeats is 1.5; expected an integer >= 1"),
+        (
+            lambda: race(MODEL, ONE, ["margin"]),
+            r"a rule is 'margin'; expected a Rule\(score=\.\.\., threshold=\.\.\.\)",
+        ),
+    ],
+)
+def test_refusals(wrong: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        wrong()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 import loopverify as lv
 from loopverify.errors import InputError
+from loopverify.probes.confidence import HeadScore
 from loopverify.probes.exit_table import SCORES, ExitTable, exit_table
 from loopverify.probes.halting import calibrate, halt, halting
 from loopverify.probes.heldout import Sample
@@ -205,12 +208,46 @@ def test_a_state_that_stands_still_is_as_sure_as_can_be() -> None:
     assert made.scores.tolist() == [[0.0] * 4] * 2
 
 
-def test_refusals() -> None:
-    model = looped(lambda H: 2 * H)
-    with pytest.raises(
-        InputError, match="unknown halting score 'vibes'; expected one of: margin, max_probability, neg"
-    ):
-        halting(model, BATCHES, BATCHES, score="vibes")
-    for budget in (0.99, math.inf, math.nan):
-        with pytest.raises(InputError, match=rf"budget is {budget}; expected dynamic over fixed perplexity, 1 or more"):
-            calibrate(table([[1.0]], [[1.0]]), budget)
+MODEL = looped(lambda H: 2 * H)
+TABLE = table([[1.0]], [[1.0]])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            lambda: halting(MODEL, BATCHES, BATCHES, score="vibes"),
+            "unknown halting score 'vibes'; expected one of: marg",
+        ),
+        (
+            lambda: exit_table(MODEL, BATCHES, score=["margin"]),
+            r"unknown halting score \['margin'\]; expected one of: ",
+        ),
+        (lambda: exit_table(MODEL, None), r"batches is None; expected pairs of tensors \(tokens, targets\)"),
+        (lambda: exit_table(MODEL, BATCHES, 2.5), "loops is 2.5; expected an integer >= 1"),
+        (
+            lambda: exit_table(MODEL, BATCHES, by="page"),
+            "unknown unit of halting 'page'; expected one of: sequence, tok",
+        ),
+        (lambda: exit_table(MODEL, BATCHES, seed="a"), "seed is 'a'; expected an integer >= 0"),
+        (
+            lambda: exit_table(MODEL, BATCHES, score=HeadScore(every=2), by="token"),
+            "score 'margin/2' looks at 2 of 4 tokens; expected one that looks at every token, to let each leave by",
+        ),
+        (lambda: calibrate(None), r"table is None; expected an ExitTable, as exit_table\(model, batches\) makes it"),
+        (lambda: halt(3, 1.0), "table is 3; expected an ExitTable"),
+        (lambda: halt(TABLE, math.nan), "threshold is nan; expected a score that an exit has to be above"),
+        (lambda: halt(TABLE, "1"), "threshold is '1'; expected a score that an exit has to be above"),
+        (lambda: halting(MODEL, BATCHES, BATCHES, budget="x"), "budget is 'x'; expected dynamic over fixed perplexity"),
+        *(
+            (
+                partial(calibrate, TABLE, budget),
+                f"budget is {budget}; expected dynamic over fixed perplexity, 1 or more",
+            )
+            for budget in (0.99, math.inf, math.nan, None, True)
+        ),
+    ],
+)
+def test_refusals(wrong: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        wrong()

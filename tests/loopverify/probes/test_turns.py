@@ -34,5 +34,8 @@ def test_a_ratio_is_the_median_of_ratios() -> None:
 
 
 def test_refusal() -> None:
-    with pytest.raises(InputError, match="repeats is 0 and warmup 1; expected at least one repeat, and warmup >= 0"):
-        take_turns([], repeats=0)
+    for repeats in (0, 1.5):
+        with pytest.raises(InputError, match=f"repeats is {repeats}; expected an integer >= 1"):
+            take_turns([], repeats=repeats)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="warmup is -1; expected an integer >= 0"):
+        take_turns([], warmup=-1)
