@@ -15,6 +15,7 @@ import torch
 
 from bench.contest import clock_of
 from loopverify.generation import EarlyExit, exit_effect
+from loopverify.looped import unroll
 from loopverify.probes import (
     CertifiedMargin,
     HeadScore,
@@ -61,7 +62,10 @@ def _subjects(store: RunStore, steps: int | None) -> Iterator[Subject]:
 def _sequences(subject: Subject, fit: Pairs, judged: Pairs) -> Iterator[str]:
     head = linear_head(subject.model)
     assert head is not None
-    scores = ["margin", "state_change", HeadScore(every=8), LowRankMargin(head, 16), CertifiedMargin(head, 48)]
+    trace = unroll(subject.model, fit[0][0])
+    shown = torch.cat([head.shown(state, k, trace.loops) for k, state in enumerate(trace.states[1:], 1)])
+    certified = [CertifiedMargin(head, rank, shown) for rank in (8, 16)]
+    scores = ["margin", "state_change", HeadScore(every=8), LowRankMargin(head, 16), *certified]
     batches = list(zip(*(torch.split(part, BATCH) for part in judged[0]), strict=True))
     found = frontier(subject.model, fit, batches, repeats=3, scores=scores, pool=4, clock=clock_of("cpu"))
     full = found.fixed[-1].loss
