@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,6 +21,7 @@ from rich.console import Console
 from loopverify.cli.folder import runs_folder
 from loopverify.errors import LoopverifyError
 from train.commands import dry_run, prepare, reproduce, sweep
+from train.commands.computing import Computing
 from train.engine.events import Event
 from train.engine.keeper import Keeping
 from train.engine.loop import DivergedError
@@ -30,7 +31,7 @@ from train.machine.distributed import joined
 from train.machine.hardware import use_device, use_precision
 from train.resume.checkpoint import open_checkpoint
 from train.resume.preemption import PREEMPTED, PreemptedError, Preemption
-from train.spec import PAPER_PENALTY, Execution, Precision, RunSpec, preset
+from train.spec import PAPER_PENALTY, Precision, RunSpec, preset
 from train.store import RunStore, StoredRun
 
 HELD, FELL_SHORT, WRONG_USE = 0, 1, 2
@@ -59,14 +60,7 @@ class Arguments:
     """auto, sotu, pydoc, wikitext103, or a text file or folder; the preset's own when omitted."""
     steps: int | None = None
     """Optimizer steps; the preset's own when omitted."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the forwards: bfloat16 autocast on a GPU that has it, float32 on a CPU."""
-    micro_batch: int | None = None
-    """Windows computed at once, gradients being summed up to the preset's batch; as many as fit when omitted."""
-    compile: bool = False
-    """Compile the block with torch.compile, once for every loop."""
-    parallel: Literal["ddp", "fsdp"] = "ddp"
-    """How the processes of torchrun hold the model: each a copy, or each a shard."""
+    computing: tyro.conf.OmitArgPrefixes[Computing] = field(default_factory=Computing)
     checkpoint_every: float = 60.0
     """Seconds between checkpoints, from which the same command goes on after any end."""
     continue_from: Path | None = None
@@ -84,13 +78,7 @@ class Arguments:
             seed=self.seed,
             penalty=PAPER_PENALTY if self.penalty is None else self.penalty,
             device=device,
-            execution=Execution(
-                ranks=ranks,
-                parallel=self.parallel if ranks > 1 else None,
-                micro_batch=self.micro_batch,
-                compiled=self.compile,
-                precision=precision,
-            ),
+            execution=self.computing.execution(precision, ranks),
         )
 
 
@@ -122,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
 def _run(arguments: Arguments, preemption: Preemption, console: Console) -> None:
     store = RunStore(runs_folder(arguments.runs))
     device, device_reason = use_device(arguments.device)
-    precision, precision_reason = use_precision(arguments.precision, device)
+    precision, precision_reason = use_precision(arguments.computing.precision, device)
     start = None if arguments.continue_from is None else open_checkpoint(arguments.continue_from)
     keeping = Keeping(every=arguments.checkpoint_every, preemption=preemption, start=start)
     with joined(device) as ranks:

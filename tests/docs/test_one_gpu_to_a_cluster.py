@@ -78,5 +78,5 @@ def test_commands_that_need_gpus_are_understood(line: str) -> None:
     if arguments[0] in ("sweep", "data", "dry-run", "reproduce"):
         pytest.skip("its own tests read its arguments")
     parsed = tyro.cli(Arguments, args=arguments)
-    precision, _ = use_precision(parsed.precision, "cpu")
+    precision, _ = use_precision(parsed.computing.precision, "cpu")
     parsed.spec("cpu", precision, ranks=2 if line.startswith("torchrun") else 1)  # refuses what cannot be

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import tyro
@@ -12,11 +12,12 @@ from rich.console import Console
 
 from loopverify.cli.folder import runs_folder
 from loopverify.errors import InputError, LoopverifyError
+from train.commands.computing import Computing
 from train.launch.fleet import ensure_all
-from train.launch.slurm import options, train_on_slurm
+from train.launch.slurm import options, tasks, train_on_slurm
 from train.launch.watch import FleetBars
-from train.machine.hardware import use_device
-from train.spec import RunSpec, preset
+from train.machine.hardware import use_device, use_precision
+from train.spec import ORDINARY, Execution, RunSpec, preset
 from train.store import RunStore
 from train.study.tables import table
 
@@ -44,21 +45,27 @@ class Arguments:
     steps: int | None = None
     """Optimizer steps; each preset's own when omitted."""
     workers: int | None = None
-    """Runs trained at once; when omitted, one a GPU, or as the cores allow, or as many as Slurm starts."""
+    """Runs trained at once; when omitted, as GPUs or cores allow, or as many as Slurm starts."""
+    ranks: int | None = None
+    """Processes that train each run together; when omitted, one, or the tasks of a job on Slurm."""
     slurm: tuple[str, ...] | None = None
-    """Give the runs to Slurm, with these options of sbatch: partition=gpu gpus=1 time=240 (minutes)."""
+    """Give the runs to Slurm, with these options of sbatch: partition=gpu nodes=1 ntasks-per-node=4 gpus-per-node=4
+    time=240 (minutes)."""
     poll: float = 10.0
     """Seconds between two looks at Slurm's queue."""
+    computing: tyro.conf.OmitArgPrefixes[Computing] = field(default_factory=Computing)
 
     def specs(self) -> list[RunSpec]:
         """The runs these arguments name."""
+        device = self._device()
         return specs_of(
             self.presets,
             self.conditions or table("T2").conditions,
             seeds_of(self.seeds),
-            device=self._device(),
+            device=device,
             source=self.data,
             steps=self.steps,
+            execution=self._execution(device),
         )
 
     def _device(self) -> str:
@@ -68,6 +75,24 @@ class Arguments:
         if self.device != "auto":
             return self.device
         return "cuda" if any(key.startswith(("gpus", "gres")) for key in options(self.slurm)) else "cpu"
+
+    def _execution(self, device: str) -> Execution:
+        asked = self.computing.precision
+        # On Slurm nobody here knows what the jobs' GPUs have: the device's own.
+        unknown = self.slurm is not None and asked == "auto"
+        precision = None if unknown else use_precision(asked, device)[0]
+        return self.computing.execution(precision, self._ranks())
+
+    def _ranks(self) -> int:
+        if self.slurm is None:
+            return 1 if self.ranks is None else self.ranks
+        of_job = tasks(options(self.slurm))
+        if self.ranks not in (None, of_job):
+            raise InputError(
+                f"--ranks is {self.ranks}, and a job of Slurm has {of_job} tasks (nodes x ntasks-per-node); "
+                f"say --slurm ntasks-per-node={self.ranks}, or leave --ranks out"
+            )
+        return of_job
 
 
 def main(argv: Sequence[str]) -> int:
@@ -95,15 +120,22 @@ def specs_of(
     device: str,
     source: str | None = None,
     steps: int | None = None,
+    execution: Execution = ORDINARY,
 ) -> list[RunSpec]:
     """Presets x seeds x conditions, each once: a study is whole, seed by seed, as early as it can be.
 
     Raises:
-        InputError: an unknown preset or condition.
+        InputError: an unknown preset or condition, or more ranks than a batch has windows.
     """
     chosen = [preset(name, source=source, steps=steps) for name in presets]
+    for one in chosen:
+        if execution.ranks > one.batch:
+            raise InputError(
+                f"{execution.ranks} ranks share the {one.batch} windows of a batch of {one.name}; "
+                "expected a window each: take fewer --ranks"
+            )
     specs = [
-        RunSpec.of_condition(one, condition, seed=seed, device=device)
+        replace(RunSpec.of_condition(one, condition, seed=seed, device=device), execution=execution)
         for one in chosen
         for seed in seeds
         for condition in conditions

@@ -1,4 +1,4 @@
-"""Many runs at once: a process each, on the cores or the GPUs of this machine, into one store."""
+"""Many runs at once: one or more processes each, on the cores or the GPUs of this machine, into one store."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ import torch
 from loopverify.errors import InputError, LoopverifyError
 from train.engine.events import Event
 from train.launch.run import Say, find, open_corpus
+from train.launch.words import reason
+from train.machine.hardware import precision_of
 from train.spec import RunSpec
 from train.store import RunStore
 
-__all__ = ["Progress", "Silent", "command", "ensure_all", "missing", "threads", "workers_for"]
+__all__ = ["Progress", "Silent", "command", "ensure_all", "missing", "threads", "torchrun", "workers_for"]
 
 
 class Progress(Protocol):
@@ -40,12 +42,16 @@ class Silent:
 
 
 def workers_for(spec: RunSpec) -> int:
-    """Runs that this machine trains side by side: one on each GPU, or one for each group of threads a run takes."""
-    if spec.device != "cpu":
-        return max(1, len(_gpus()))
+    """Runs that this machine trains side by side: as its GPUs allow, one a process, or its cores, one a thread.
+
+    Raises:
+        InputError: there are fewer GPUs than one run takes.
+    """
+    if spec.device == "cuda":
+        return len(_groups(spec.execution.ranks))
     if spec.preset.threads is None:
         return 1
-    return max(1, len(os.sched_getaffinity(0)) // spec.preset.threads)
+    return max(1, len(os.sched_getaffinity(0)) // (spec.preset.threads * spec.execution.ranks))
 
 
 def ensure_all(
@@ -58,8 +64,12 @@ def ensure_all(
 ) -> dict[RunSpec, str]:
     """Train what is missing of `specs`; returns {spec: failure} for the runs that failed, the rest being stored.
 
-    Each missing run is one `python -m train` of its own, and has a GPU to itself if there are as many as `workers`. A
-    child whose parent was killed fails at its next progress line (the pipe is gone), so nothing goes on unseen.
+    Each missing run is a `python -m train` of its own, under torchrun if it takes several processes, and has its GPUs
+    to itself if there are enough for `workers`. A child whose parent was killed fails at its next progress line (the
+    pipe is gone), so nothing goes on unseen.
+
+    Raises:
+        InputError: no workers, or fewer GPUs than one run takes.
     """
     if workers is not None and workers < 1:
         raise InputError(f"workers is {workers}; expected an integer >= 1")
@@ -76,17 +86,32 @@ def missing(specs: Sequence[RunSpec], store: RunStore, say: Say = print) -> list
     return [spec for spec in specs if find(spec, store, corpora[spec.preset.data], say) is None]
 
 
-def command(spec: RunSpec, store: RunStore) -> list[str]:
-    """The command line that trains a run into a store, with JSON events on its standard output."""
-    p = spec.preset
+def command(spec: RunSpec, store: RunStore, launcher: Sequence[str] = ()) -> list[str]:
+    """The command line that trains a run into a store, with JSON events on its standard output.
+
+    Args:
+        launcher: options of Python that start the rest of the line as each process of the run.
+    """
+    p, execution = spec.preset, spec.execution
     return [
-        *(sys.executable, "-m", "train", "--progress", "json", "--runs", str(store.root.absolute())),
+        *(sys.executable, *launcher, "-m", "train", "--progress", "json", "--runs", str(store.root.absolute())),
         *("--preset", p.name, "--loss", spec.loss, "--readout", spec.readout),
         *("--recurrence", spec.recurrence, "--seed", str(spec.seed)),
         *("--device", spec.device, "--data", p.data.source),
         *(("--penalty", repr(spec.penalty)) if spec.penalized else ()),
         *(("--steps", str(p.steps)) if p.steps is not None else ()),
+        *("--precision", precision_of(spec.device, execution.precision)),
+        *(("--parallel", execution.parallel) if execution.parallel is not None else ()),
+        *(("--micro-batch", str(execution.micro_batch)) if execution.micro_batch is not None else ()),
+        *(("--compile",) if execution.compiled else ()),
     ]
+
+
+def torchrun(ranks: int) -> tuple[str, ...]:
+    """The launcher of a run of several processes on this machine; nothing for one."""
+    if ranks == 1:
+        return ()
+    return ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
 
 
 @dataclass
@@ -124,7 +149,7 @@ class _Fleet:
     def _at(self, spec: RunSpec, place: Mapping[str, str]) -> str | None:
         self.progress.started(spec)
         with subprocess.Popen(
-            command(spec, self.store),
+            command(spec, self.store, torchrun(spec.execution.ranks)),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -137,7 +162,8 @@ class _Fleet:
                 errors = reader.submit(child.stderr.read)
                 for line in child.stdout:
                     self.progress.event(spec, _parse(line))
-        failure = None if child.returncode == 0 else _failure(child.returncode, errors.result())
+        failed = child.returncode != 0
+        failure = f"exit status {child.returncode}: {reason([errors.result()])}" if failed else None
         self.progress.ended(spec, failure)
         return failure
 
@@ -148,12 +174,23 @@ def threads(spec: RunSpec) -> dict[str, str]:
 
 
 def _places(spec: RunSpec, workers: int) -> Queue[Mapping[str, str]]:
-    """The environment of each worker, by which it has a GPU of its own."""
-    gpus = _gpus() if spec.device == "cuda" else []
+    """The environment of each worker, by which the processes of its run have a GPU each, of their own."""
+    groups = _groups(spec.execution.ranks) if spec.device == "cuda" else []
     places: Queue[Mapping[str, str]] = Queue()
     for worker in range(workers):
-        places.put({"CUDA_VISIBLE_DEVICES": gpus[worker % len(gpus)]} if gpus else {})
+        places.put({"CUDA_VISIBLE_DEVICES": groups[worker % len(groups)]} if groups else {})
     return places
+
+
+def _groups(size: int) -> list[str]:
+    """The GPUs of this machine, `size` at a time, as CUDA_VISIBLE_DEVICES names them."""
+    gpus = _gpus()
+    if len(gpus) < size:
+        raise InputError(
+            f"a run takes {size} GPUs, one a process, and torch sees {len(gpus)}; "
+            "take fewer --ranks, --device cpu, or a machine with more"
+        )
+    return [",".join(gpus[first : first + size]) for first in range(0, len(gpus) - size + 1, size)]
 
 
 def _gpus() -> list[str]:
@@ -169,8 +206,3 @@ def _parse(line: str) -> Event:
     except json.JSONDecodeError as error:
         raise LoopverifyError(f"a training process printed {line!r}; expected one JSON event a line") from error
     return event
-
-
-def _failure(code: int, errors: str) -> str:
-    last = [line for line in errors.strip().splitlines() if line.strip()][-1:] or ["no message"]
-    return f"exit status {code}: {last[0]}"

@@ -1,8 +1,9 @@
 """Runs on a Slurm cluster: a job each, by submitit, requeued when it is pre-empted or runs out of time.
 
-What a job runs is the command line `python -m train ...`, and whether it is done is asked of the store: submitit's own
-files, which it pickles, carry nothing else. Scheduler and job talk by one signal, SIGUSR1: Slurm sends it before the
-end of a job's time, a run answers it with a checkpoint and exit status 75, and the job asks to be queued again.
+What a job runs is the command line `python -m train ...`, once in each of its tasks, which are the ranks of the run;
+whether it is done is asked of the store: submitit's own files, which it pickles, carry nothing else. Scheduler and job
+talk by one signal, SIGUSR1: Slurm sends it before the end of a job's time, a run answers it with a checkpoint and exit
+status 75 of all its ranks, and the job asks to be queued again, once, by its first task.
 """
 
 from __future__ import annotations
@@ -19,36 +20,45 @@ from typing import Any
 
 from loopverify.errors import InputError, MissingDependencyError
 from train.launch.fleet import Progress, command, missing, threads
+from train.launch.words import reason
 from train.resume.preemption import PREEMPTED
 from train.spec import RunSpec
 from train.store import RunStore
 
-__all__ = ["Job", "options", "train_on_slurm"]
+__all__ = ["Job", "options", "tasks", "train_on_slurm"]
 
 _REQUEUES = 1000  # a run makes some progress between two of them
 _HEARD_WITHIN = 2.0  # seconds, until a run that has not ended by itself is told to
 _POLL = 0.1
 _ASK_AGAIN = 30.0  # seconds after the scheduler did not answer
 _MINUTES = 60  # of a job, if it is not said
+_WHOLE = {
+    "time": "whole minutes, such as time=240",
+    "nodes": "a whole number, such as nodes=2",
+    "ntasks-per-node": "a whole number, such as ntasks-per-node=4",
+}
 
 
 @dataclass
 class Job:
-    """A command as a job; plain, since submitit keeps it on disk."""
+    """A command as a job, run by each of its tasks; plain, since submitit keeps it on disk."""
 
     command: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
+    ranks: int = 1
+    """Tasks, of which each is to know its place among the others if they are several."""
     pid: int | None = None
     """Of the command where it runs."""
 
     def __call__(self) -> None:
         """Run the command and end as it ends; if it was asked to stop, submitit's handler queues the job again."""
-        with subprocess.Popen(self.command, env={**os.environ, **self.environment}) as child:
+        place = _place() if self.ranks > 1 else {}
+        with subprocess.Popen(self.command, env={**os.environ, **self.environment, **place}) as child:
             self.pid = child.pid
             code = child.wait()
         if code == PREEMPTED:
-            signal.raise_signal(signal.SIGUSR1)
-        if code != 0:
+            signal.raise_signal(signal.SIGUSR1)  # does not come back in the first task, whose handler ends it
+        elif code != 0:
             sys.exit(code)
 
     def checkpoint(self) -> Any:
@@ -58,6 +68,20 @@ class Job:
         if self.pid is not None:
             _stop(self.pid)
         return DelayedSubmission(replace(self, pid=None))
+
+
+def _place() -> dict[str, str]:
+    """The variables by which torch.distributed connects the tasks of a job. Which GPUs there are is left to Slurm."""
+    from submitit.helpers import TorchDistributedEnvironment
+
+    place = TorchDistributedEnvironment()
+    return {
+        "MASTER_ADDR": place.master_addr,
+        "MASTER_PORT": str(place.master_port),
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(place.world_size),
+        "LOCAL_RANK": str(place.local_rank),
+    }
 
 
 def _stop(pid: int) -> None:
@@ -83,16 +107,27 @@ def options(given: Sequence[str]) -> dict[str, str]:
     """Options of sbatch as KEY=VALUE, without the dashes: partition=gpu, time=240, gpus=1.
 
     Raises:
-        InputError: another form, or a time that is not in whole minutes.
+        InputError: another form, a number that is none, or tasks by another name than ntasks-per-node.
     """
     pairs = [text.lstrip("-").partition("=") for text in given]
     wrong = [text for text, (key, _, value) in zip(given, pairs, strict=True) if not key or not value]
     if wrong:
         raise InputError(f"slurm option {wrong[0]!r}; expected KEY=VALUE as sbatch has it, such as partition=gpu")
     chosen = {key.replace("_", "-"): value for key, _, value in pairs}
-    if not chosen.get("time", "1").isdecimal():
-        raise InputError(f"slurm option time={chosen['time']}; expected whole minutes, such as time=240")
+    for key, expected in _WHOLE.items():
+        if not chosen.get(key, "1").isdecimal():
+            raise InputError(f"slurm option {key}={chosen[key]}; expected {expected}")
+    if others := [key for key in chosen if key.startswith("ntasks") and key not in _WHOLE]:
+        raise InputError(
+            f"slurm option {others[0]}={chosen[others[0]]}; expected nodes and ntasks-per-node, whose product is the "
+            "number of processes of a run"
+        )
     return chosen
+
+
+def tasks(chosen: Mapping[str, str]) -> int:
+    """The tasks of a job with these options, each a process of its run."""
+    return int(chosen.get("nodes", 1)) * int(chosen.get("ntasks-per-node", 1))
 
 
 def train_on_slurm(
@@ -122,7 +157,7 @@ def train_on_slurm(
     executor = _executor(store.root.absolute() / "slurm", given, at_once)
     try:
         with executor.batch():
-            jobs = [executor.submit(Job(tuple(command(spec, store)), threads(spec))) for spec in absent]
+            jobs = [executor.submit(_job(spec, store)) for spec in absent]
     except RuntimeError as error:  # submitit's own, with what sbatch said
         raise InputError(f"Slurm refuses the jobs: {error}; check the options of sbatch") from error
     for spec, job in zip(absent, jobs, strict=True):
@@ -130,6 +165,10 @@ def train_on_slurm(
         say(f"{spec.label}: job {job.job_id}, logs {job.paths.stdout} and .err")
     waiting = {job.job_id: (spec, job.paths.stderr) for spec, job in zip(absent, jobs, strict=True)}
     return _await(waiting, store, progress, say, every)
+
+
+def _job(spec: RunSpec, store: RunStore) -> Job:
+    return Job(tuple(command(spec, store)), threads(spec), spec.execution.ranks)
 
 
 def _executor(folder: Path, given: Mapping[str, str], at_once: int | None) -> Any:
@@ -145,10 +184,13 @@ def _executor(folder: Path, given: Mapping[str, str], at_once: int | None) -> An
     except RuntimeError as error:
         raise InputError("there is no Slurm here: srun is not found; run this where sbatch works") from error
     others = {key: value for key, value in given.items() if key != "time"}
+    # What sbatch is told of cores srun does not take over; and ranks wait for ever for one that is gone.
+    cores = [f"--cpus-per-task={given['cpus-per-task']}"] if "cpus-per-task" in given else []
     executor.update_parameters(
         job_name="loopverify",
         time=int(given.get("time", _MINUTES)),
         additional_parameters=others,
+        srun_args=["--kill-on-bad-exit=1", *cores],
         **({} if at_once is None else {"array_parallelism": at_once}),
     )
     return executor
@@ -168,7 +210,7 @@ def _await(
         queued = _queued(say)
         for job_id in waiting.keys() - queued:
             spec, log = waiting.pop(job_id)
-            failure = f"job {job_id}: {_last_line(log)}" if missing([spec], store, say) else None
+            failure = f"job {job_id}: {_reason(log)}" if missing([spec], store, say) else None
             if failure is not None:
                 failures[spec] = failure
             progress.ended(spec, failure)
@@ -184,8 +226,8 @@ def _queued(say: Callable[[str], None]) -> set[str]:
     return set(asked.stdout.split())
 
 
-def _last_line(log: Path) -> str:
-    """What the run said last, or what ended it."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-    told = [line.strip() for line in lines if line.strip() and not line.startswith("srun: ")]
-    return f"{told[-1] if told else 'no message'} (in {log})"
+def _reason(log: Path) -> str:
+    """Why a job failed, by what its tasks wrote; `log` is that of the first."""
+    logs = sorted(log.parent.glob(log.name.replace("_0_log", "_*_log")))
+    told = reason(path.read_text(encoding="utf-8", errors="replace") for path in logs)
+    return f"{told} (in {log})"

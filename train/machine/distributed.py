@@ -1,4 +1,4 @@
-"""The processes that train one run together, as `torchrun` starts them: who they are, and what they agree on.
+"""The processes that train one run together, as torchrun or Slurm starts them: who they are, and what they agree on.
 
 Decisions travel on the CPU (gloo), so that no queue of an accelerator is waited for; gradients by its own way (NCCL).
 """
@@ -117,15 +117,30 @@ ALONE = Ranks()
 
 @contextmanager
 def joined(device: str) -> Iterator[Ranks]:
-    """The ranks that `torchrun` started (by its environment variables), connected for the length of a block."""
+    """The ranks of this run, by the environment variables of torchrun, connected for the length of a block.
+
+    Raises:
+        InputError: there is no GPU for this rank.
+    """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield ALONE
         return
     if device == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(_gpu_of(int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()))
     dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=_PATIENCE)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size())
     finally:
         dist.destroy_process_group()
+
+
+def _gpu_of(local_rank: int, visible: int) -> int:
+    """The GPU of a rank: by its place on the node, or the only one it is given, as by Slurm's gpus-per-task."""
+    if visible == 1:
+        return 0
+    if local_rank >= visible:
+        raise InputError(
+            f"rank {local_rank} of this node has no GPU: torch sees {visible} here; expected one for each rank"
+        )
+    return local_rank

@@ -11,7 +11,7 @@ import torch
 from loopverify.errors import InputError
 from train.spec import Precision
 
-__all__ = ["autocast", "dtype_of", "flushed_denormals", "use_device", "use_precision"]
+__all__ = ["autocast", "dtype_of", "flushed_denormals", "precision_of", "use_device", "use_precision"]
 
 
 def use_device(name: str) -> tuple[str, str]:
@@ -31,19 +31,22 @@ def use_device(name: str) -> tuple[str, str]:
 
 def use_precision(name: str, device: str) -> tuple[Precision | None, str]:
     """The precision to run in (None: the device's own) and the reason; `name` is 'auto', 'float32' or 'bfloat16'."""
-    own: Precision = "bfloat16" if device == "cuda" else "float32"
     if name != "auto":
         chosen: Precision = "bfloat16" if name == "bfloat16" else "float32"
-        return (None if chosen == own else chosen), f"{chosen}: as asked"
+        return (None if chosen == precision_of(device, None) else chosen), f"{chosen}: as asked"
     if device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return "float32", f"float32: {torch.cuda.get_device_name()} has no bfloat16 arithmetic"
     return None, "bfloat16 autocast, as in the paper (table 9)" if device == "cuda" else "float32: a CPU gains nothing"
 
 
+def precision_of(device: str, precision: Precision | None) -> Precision:
+    """What a run on a kind of device computes in; the device's own where `precision` is None."""
+    return precision or ("bfloat16" if device == "cuda" else "float32")
+
+
 def dtype_of(device: str, precision: Precision | None) -> str:
-    """What a run on a kind of device computes in, for people; `precision` is its own where None."""
-    lower = precision == "bfloat16" if precision is not None else device == "cuda"
-    return "bfloat16 autocast" if lower else "float32"
+    """As `precision_of`, for people."""
+    return "bfloat16 autocast" if precision_of(device, precision) == "bfloat16" else "float32"
 
 
 @contextmanager
@@ -58,5 +61,5 @@ def flushed_denormals() -> Iterator[None]:
 
 def autocast(device: torch.device, precision: Precision | None) -> AbstractContextManager[Any]:
     """The precision of a run's forwards."""
-    lower = dtype_of(device.type, precision) != "float32"
+    lower = precision_of(device.type, precision) == "bfloat16"
     return torch.autocast(device.type, dtype=torch.bfloat16) if lower else nullcontext()

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,7 @@ from loopverify.errors import InputError
 from train.__main__ import main
 from train.commands.sweep import Arguments, seeds_of, specs_of
 from train.launch import fleet
-from train.launch.slurm import Job, options
-from train.spec import RunSpec, preset
+from train.spec import Execution, RunSpec, preset
 from train.store import RunStore
 
 ROOT = Path(__file__).parents[3]
@@ -57,7 +57,7 @@ def test_the_sweeps_of_the_page_name_the_runs_it_says() -> None:
     for line in lines:
         arguments = tyro.cli(Arguments, args=[*shlex.split(line), "--device", "cpu"])
         counts.append(len(arguments.specs()))
-    assert counts == [2, 42, 42, 2]
+    assert counts == [2, 42, 2, 21, 42, 21, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -108,20 +108,7 @@ def test_wrong_use_of_a_sweep_ends_with_status_2(tmp_path: Path, capsys: pytest.
         assert words in capsys.readouterr().err
 
 
-def test_options_of_sbatch_are_taken_with_and_without_dashes() -> None:
-    given = options(["partition=gpu", "--cpus-per-task=2", "gpus_per_node=1", "time=90"])
-    assert given == {"partition": "gpu", "cpus-per-task": "2", "gpus-per-node": "1", "time": "90"}
-
-
-def test_a_job_runs_its_command_with_its_environment_and_says_how_it_ended(tmp_path: Path) -> None:
-    write = "import os, pathlib, sys; pathlib.Path(sys.argv[1]).write_text(os.environ['OMP_NUM_THREADS'])"
-    Job((sys.executable, "-c", write, str(tmp_path / "told")), {"OMP_NUM_THREADS": "3"})()
-    assert (tmp_path / "told").read_text() == "3"
-    with pytest.raises(SystemExit, match="7"):
-        Job((sys.executable, "-c", "import sys; sys.exit(7)"))()
-
-
-def test_every_worker_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpu = RunSpec(preset=preset("tiny"), loss="terminal", readout="raw", device="cuda")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -131,6 +118,15 @@ def test_every_worker_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,GPU-abc")
     places = fleet._places(on_gpu, 4)
     assert [places.get()["CUDA_VISIBLE_DEVICES"] for _ in range(4)] == ["4", "6", "GPU-abc", "4"]
+    pairs = replace(on_gpu, execution=Execution(ranks=2, parallel="ddp"))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 5)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4")
+    assert fleet.workers_for(pairs) == 2
+    places = fleet._places(pairs, 3)
+    assert [places.get()["CUDA_VISIBLE_DEVICES"] for _ in range(3)] == ["0,1", "2,3", "0,1"]
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(InputError, match="a run takes 2 GPUs, one a process, and torch sees 1; take fewer --ranks"):
+        fleet.workers_for(pairs)
     assert fleet._places(RunSpec(preset=preset("tiny"), loss="terminal", readout="raw"), 1).get() == {}
 
 

@@ -20,7 +20,7 @@ from train.__main__ import main
 from train.launch.fleet import ensure_all, workers_for
 from train.launch.run import ensure, history, result
 from train.machine.hardware import use_device
-from train.spec import RunSpec, preset
+from train.spec import Execution, RunSpec, preset
 from train.store import RunStore
 
 ROOT = Path(__file__).parents[3]
@@ -137,7 +137,8 @@ def test_workers_follow_the_threads_of_a_run() -> None:
     assert workers_for(tiny) == cores
     assert workers_for(replace(tiny, preset=replace(tiny.preset, threads=cores + 1))) == 1
     assert workers_for(replace(tiny, preset=preset("small"))) == 1
-    assert workers_for(replace(tiny, device="cuda")) == 1
+    pair = Execution(ranks=2, parallel="ddp")
+    assert workers_for(replace(tiny, execution=pair)) == max(1, cores // 2)
 
 
 def test_no_workers_are_refused(text_file: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.train.launch.slurm.cluster import cluster, lacking
+from train.__main__ import main
 from train.commands.sweep import specs_of
 from train.launch.run import ensure
 from train.store import RunStore
@@ -64,23 +65,35 @@ def events(log: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
 
+def pre_empt(environment: Mapping[str, str], runs: Path, log: Path) -> Path:
+    """Ask the job of a log to stop, and let it go on; returns the checkpoint that it kept."""
+    until(lambda: events(log))
+    job = re.sub(r"_\d+_log.out", "", log.name)
+    # In the background: scancel asks again and again while the job is on its way back to the queue.
+    with subprocess.Popen(["scancel", "--signal=USR1", job], env=environment, stderr=subprocess.DEVNULL) as cancel:
+        until(lambda: "Requeued job" in log.read_text())
+        (kept,) = runs.glob("partial/*/step-*")
+        cancel.kill()
+    # Slurm lets a requeued job wait for two minutes.
+    until(lambda: "BeginTime" in said(environment, "squeue", "--array", f"--jobs={job}", "--format=%r"))
+    said(environment, "scontrol", "update", f"JobId={job}", "StartTime=now")
+    return kept
+
+
+def only(folder: Path, pattern: str) -> Path:
+    """The file of this name, as soon as there is one."""
+    until(lambda: list(folder.glob(pattern)))
+    (found,) = folder.glob(pattern)
+    return found
+
+
 def test_a_sweep_of_four_runs_with_one_pre_emption_ends_with_four_runs(
     slurm: Mapping[str, str], text_file: Path, tmp_path: Path
 ) -> None:
     runs, logs = tmp_path / "runs", tmp_path / "runs" / "slurm"
     command = ("--conditions", *CONDITIONS, "--seeds", "0-1", "--steps", str(STEPS))
     with sweep(slurm, text_file, runs, *command) as parent:
-        until(lambda: list(logs.glob("*_0_0_log.out")) and events(next(logs.glob("*_0_0_log.out"))))
-        log = next(logs.glob("*_0_0_log.out"))
-        job = log.name.removesuffix("_0_log.out")
-        # In the background: scancel asks again and again while the job is on its way back to the queue.
-        with subprocess.Popen(["scancel", "--signal=USR1", job], env=slurm, stderr=subprocess.DEVNULL) as cancel:
-            until(lambda: "Requeued job" in log.read_text())
-            (kept,) = runs.glob("partial/*/step-*")
-            cancel.kill()
-        # Slurm lets a requeued job wait for two minutes.
-        until(lambda: "BeginTime" in said(slurm, "squeue", "--array", f"--jobs={job}", "--format=%r"))
-        said(slurm, "scontrol", "update", f"JobId={job}", "StartTime=now")
+        kept = pre_empt(slurm, runs, log := only(logs, "*_0_0_log.out"))
         told, _ = parent.communicate(timeout=180)
     assert parent.returncode == 0, told
     assert f"4 of 4 runs are in {runs}" in told
@@ -98,6 +111,39 @@ def test_a_sweep_of_four_runs_with_one_pre_emption_ends_with_four_runs(
     uninterrupted = ensure(specs[0], RunStore(tmp_path / "alone"), lambda event: None)
     weights = [(run.path / "model.safetensors").read_bytes() for run in (stored["per_loop0"], uninterrupted)]
     assert weights[0] == weights[1]
+
+
+def test_a_run_of_two_ranks_with_one_pre_emption_ends_as_one_that_was_never_interrupted(
+    slurm: Mapping[str, str], text_file: Path, tmp_path: Path
+) -> None:
+    runs, alone = tmp_path / "runs", tmp_path / "alone"
+    command = ("--conditions", "per_loop/rmsnorm", "--steps", "120", "--parallel", "fsdp")
+    with sweep(slurm, text_file, runs, "nodes=1", "ntasks-per-node=2", *command) as parent:
+        kept = pre_empt(slurm, runs, log := only(runs / "slurm", "*_0_log.out"))
+        told, _ = parent.communicate(timeout=180)
+    assert parent.returncode == 0, told
+    step = int(kept.name.removeprefix("step-"))
+    assert 0 < step < 120
+    errors = [path.read_text() for path in sorted(log.parent.glob("*_log.err"))]
+    assert [text.count(f"stopped by SIGUSR1 after step {step}") for text in errors] == [1, 1]
+    assert f"resumed after step {step} from {kept}" in errors[0]
+    outputs = [path.read_text() for path in sorted(log.parent.glob("*_log.out"))]
+    assert "".join(outputs).count("Requeued job") == 1
+    assert [event["event"] for event in events(log)].count("end") == 1
+
+    main(["sweep", "--data", str(text_file), "--runs", str(alone), "--device", "cpu", "--ranks", "2", *command])
+    stored, uninterrupted = (next(RunStore(folder).runs()) for folder in (runs, alone))
+    assert stored.key == uninterrupted.key
+    weights = [(run.path / "model.safetensors").read_bytes() for run in (stored, uninterrupted)]
+    assert weights[0] == weights[1]
+
+
+def test_a_rank_that_fails_ends_its_job_and_is_named(slurm: Mapping[str, str], text_file: Path, tmp_path: Path) -> None:
+    conditions = ("--conditions", "per_loop+penalty=1e38/rmsnorm", "--steps", "30")
+    with sweep(slurm, text_file, tmp_path / "runs", "ntasks-per-node=2", *conditions) as parent:
+        told, _ = parent.communicate(timeout=180)
+    assert parent.returncode == 1
+    assert re.search(r"failed: tiny per_loop\+penalty=1e\+38/rmsnorm seed 0: job \d+: diverged: ", told), told
 
 
 def test_a_run_that_fails_is_named_and_the_others_go_on(
