@@ -170,9 +170,15 @@ def _lacking(judged: Sequence[Evidence]) -> str:
 
 
 def _try_out(model: Looped) -> None:
-    """One loop of two tokens: a model that does not run at all is told once, rather than by every check."""
+    """One loop: a model that does not run at all is told once, rather than by every check."""
     with untouched(model), torch.no_grad():
-        state, context = model.embed(drawn_tokens(model, seed=0).tokens[:1, :2])
+        try:
+            state, context = model.embed(drawn_tokens(model, seed=0).tokens)
+        except IndexError as error:
+            raise InputError(
+                f"embed refused tokens of a vocabulary of {model.vocab_size} ({raised(error) or error}); expected a "
+                "vocab_size that is the number of its embeddings"
+            ) from error
         model.readout(model.step(state, context, 1), context, 1, 1)
 
 

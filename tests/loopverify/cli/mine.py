@@ -87,6 +87,10 @@ def mute():
     return dataclasses.replace(hidden().looped(), readout=lambda *at: None, vocab_size=None)
 
 
+def too_many_words():
+    return dataclasses.replace(hidden().looped(), vocab_size=99)
+
+
 def no_words():
     return dataclasses.replace(hidden().looped(), vocab_size=0)
 

@@ -44,3 +44,11 @@ def test_a_model_that_cannot_be_had_is_wrong_use_with_the_place(
         assert err.endswith("in raises")
     if model == "mine:broken_step":
         assert err.endswith("in step")
+
+
+@pytest.mark.parametrize("command", ["audit", "check"])
+def test_a_vocabulary_larger_than_the_embedding_is_wrong_use(cli: Cli, command: str) -> None:
+    status, out, err = cli(command, "mine:too_many_words")
+    assert (status, out) == (2, "")
+    assert err.startswith("error: embed refused tokens")
+    assert "(index out of range in self)" in err
