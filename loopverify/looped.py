@@ -75,6 +75,8 @@ class Looped:
                 raise InputError(f"Looped.{part} is {getattr(self, part)!r}; expected a callable or an nn.Module")
         if not _is_count(self.trained_loops):
             raise InputError(f"Looped.trained_loops is {self.trained_loops!r}; expected an integer >= 1")
+        if self.vocab_size is not None and not _is_count(self.vocab_size):
+            raise InputError(f"Looped.vocab_size is {self.vocab_size!r}; expected an integer >= 1, or None")
 
     def modules(self) -> list[nn.Module]:
         """The distinct root modules behind the callables, in the order module, embed, step, readout."""

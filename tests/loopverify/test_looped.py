@@ -213,6 +213,8 @@ def test_a_looped_of_wrong_parts_is_refused_where_it_is_made() -> None:
         model(3)
     with pytest.raises(InputError, match=r"Looped\.trained_loops is 0; expected an integer >= 1"):
         model(add_loop, trained_loops=0)
+    with pytest.raises(InputError, match=r"Looped\.vocab_size is '31'; expected an integer >= 1, or None"):
+        model(add_loop, vocab_size="31")
     with pytest.raises(InputError, match=r"unroll got a Tanh; expected a loopverify\.Looped"):
         lv.unroll(Tanh(), TOKENS)
 
