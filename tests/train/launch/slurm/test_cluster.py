@@ -117,7 +117,7 @@ def test_a_run_of_two_ranks_with_one_pre_emption_ends_as_one_that_was_never_inte
     slurm: Mapping[str, str], text_file: Path, tmp_path: Path
 ) -> None:
     runs, alone = tmp_path / "runs", tmp_path / "alone"
-    command = ("--conditions", "per_loop/rmsnorm", "--steps", "120", "--parallel", "fsdp")
+    command = ("--conditions", "per_loop/rmsnorm", "--steps", "120", "--parallel", "ddp")
     with sweep(slurm, text_file, runs, "nodes=1", "ntasks-per-node=2", *command) as parent:
         kept = pre_empt(slurm, runs, log := only(runs / "slurm", "*_0_log.out"))
         told, _ = parent.communicate(timeout=180)
