@@ -32,7 +32,13 @@ from train.store import RunStore
 from train.study.measure import load
 from train.study.measurements import SEQUENCES, Pairs, Subject
 
-CONDITIONS = (("terminal", "rmsnorm"), ("terminal+penalty", "rmsnorm"), ("per_loop", "rmsnorm"), ("per_loop", "raw"))
+CONDITIONS = (
+    ("terminal", "rmsnorm"),
+    ("terminal+penalty", "rmsnorm"),
+    ("per_loop", "rmsnorm"),
+    ("per_loop", "raw"),
+    ("exit_weighted", "rmsnorm"),
+)
 BATCH = 8
 BUDGETS = (1.01, 1.05)
 
