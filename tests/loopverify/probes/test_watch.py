@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -65,9 +67,47 @@ def test_a_loop_that_bfloat16_would_round_away_is_named(update: float, told: boo
     assert bool(caught) == told
     assert torch.equal(after.bfloat16(), before.bfloat16()) == told
     if told:
-        assert "loop 2 moves the state by 0.0038 of its size, less than rounding to bfloat16 may" in str(
-            caught[0].message
-        )
+        said = str(caught[0].message)
+        assert "loop 2 moves the state by 0.0038 of its size, less than rounding to bfloat16 may" in said
+        assert "rounding may hide much of what the loop adds" in said
+
+
+def test_a_few_huge_tokens_do_not_stand_for_all() -> None:
+    watch = Watch(drift=4)
+    assert watch.look(0, states(U, U + V)).drift == 1
+    before = states(U)[0]
+    before[0, 0] *= 3000  # as the first token of many trained models
+    seen = watch.look(1, [before, before + V])  # warnings are errors here: there was none
+    assert seen.rms[0].mean > 500
+    assert seen.moved == pytest.approx((1,))
+    assert seen.drift == pytest.approx(1)
+
+
+def test_tokens_at_zero_have_moved_by_all_of_their_update_or_by_nothing() -> None:
+    zero = torch.zeros(2, 3, 4)
+    assert Watch().look(0, [zero, zero + U]).moved == (float("inf"),)
+    with pytest.warns(DriftWarning, match="loop 1 moves the state by 0 of its size"):
+        assert Watch().look(0, [zero, zero]).moved == (0,)
+
+
+def test_each_kind_of_finding_is_told_once_where_the_look_was_asked_for() -> None:
+    watch = Watch(drift=4)
+    watch.look(0, states(U, 2 * U))
+    with pytest.warns(DriftWarning, match="has grown"):
+        watch.look(1, states(U, 8 * U))
+    with pytest.warns(DriftWarning, match="largest entry of a state is 7000") as caught:
+        watch.look(2, states(-7000 * U.abs(), 8 * U))  # of any state, and of either sign
+    assert [Path(told.filename).name for told in caught] == [Path(__file__).name]
+
+
+def test_an_overflow_at_the_first_look_is_not_what_drift_is_measured_against() -> None:
+    watch = Watch(drift=4)
+    with pytest.warns(DriftWarning, match="largest entry of a state is inf") as caught:
+        watch.look(0, [state.half() for state in states(U, 1e6 * U)])
+    assert len(caught) == 1
+    assert watch.look(1, states(U, 2 * U)).drift == 1
+    with pytest.warns(DriftWarning, match="has grown ×5, to 10"):
+        watch.look(2, states(U, 10 * U))
 
 
 def test_a_state_near_the_end_of_float16_is_told() -> None:
@@ -111,13 +151,16 @@ def test_a_look_changes_nothing_and_takes_a_trace_as_it_takes_its_states() -> No
         ([U.expand(1, 1, 4)], "1 states to look at; expected H_0..H_K of at least one loop"),
         ([U.expand(1, 1, 4), U], r"H_1 is torch.float32 \(4,\); expected a floating tensor of the shape of H_0"),
         ([U.expand(1, 1, 4), "H"], "H_1 is str; expected a floating tensor"),
+        ([U, U], r"H_0 is torch.float32 \(4,\); expected a floating tensor of the shape of H_0, \(B, T, D\)"),
+        (None, "states are None; expected a trace, or H_0..H_K"),
     ],
 )
-def test_what_is_no_run_of_states_is_refused(given: list[Tensor], words: str) -> None:
+def test_what_is_no_run_of_states_is_refused(given: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         Watch().look(0, given)
 
 
-def test_a_drift_that_is_no_growth_is_refused() -> None:
-    with pytest.raises(InputError, match="drift is 1; expected a number > 1"):
-        Watch(drift=1)
+@pytest.mark.parametrize(("drift", "shown"), [(1, "1"), (float("nan"), "nan"), ("ten", "'ten'")])
+def test_a_drift_that_is_no_growth_is_refused(drift: Any, shown: str) -> None:
+    with pytest.raises(InputError, match=f"drift is {shown}; expected a number > 1"):
+        Watch(drift=drift)
