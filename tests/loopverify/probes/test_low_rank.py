@@ -120,6 +120,15 @@ def test_balanced_coordinates_have_the_same_second_moments_in_head_and_states() 
     torch.testing.assert_close(of_states, of_head, rtol=0.02, atol=0.02 * float(of_head.diagonal()[0]))
 
 
+def test_states_of_few_directions_are_enough_and_others_may_come() -> None:
+    random = torch.Generator().manual_seed(0)
+    weight = torch.randn(50, 6, generator=random)
+    for seen in (torch.eye(6)[:2], torch.eye(6)[:1].expand(3, 6)):
+        shown = torch.randn(2, 5, 6, generator=random)
+        found = CertifiedMargin(head_of(weight), 2, seen).confidence(at(shown))
+        torch.testing.assert_close(found.double(), true_margin(shown, weight), rtol=1e-4, atol=1e-5)
+
+
 def test_states_leave_fewer_rows_in_question() -> None:
     random = torch.Generator().manual_seed(0)
     weight = torch.randn(2000, 32, generator=random) * 0.8 ** torch.arange(32)
