@@ -77,7 +77,7 @@ def _model(spec: RunSpec, planned: Plan) -> Iterator[str]:
 
 
 def _memory(planned: Plan, chosen: Gpu, gpus: int) -> Iterator[str]:
-    share = -(-planned.batch // gpus)
+    share = planned.share(gpus)
     parts = {"weights": 1, "gradients": 1, "AdamW": 2}
     told = ", ".join(f"{name} {count * 4 * planned.parameters / _GIGA:,.3g}" for name, count in parts.items())
     copies = planned.constant_bytes - 16 * planned.parameters

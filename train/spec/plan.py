@@ -7,6 +7,7 @@ Shapes: B windows, T tokens a window, D channels, V vocabulary, K loops.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -61,17 +62,25 @@ class Plan:
         fit = int((gpu.memory - RESERVE - self.constant_bytes) // self.window_bytes)
         return max(0, min(self.batch, fit))
 
+    def share(self, gpus: int) -> int:
+        """Windows of a batch that the busiest of so many GPUs takes.
+
+        Raises:
+            InputError: no GPUs, or more than a batch has windows.
+        """
+        if not 1 <= gpus <= self.batch:
+            raise InputError(f"gpus is {gpus}; expected 1..{self.batch}, of which each has a window of a batch")
+        return math.ceil(self.batch / gpus)
+
     def seconds_per_step(self, gpu: Gpu, *, mfu: float, gpus: int = 1) -> float:
-        """At a share `mfu` (0..1) of the peak of each of so many GPUs.
+        """At a share `mfu` (0..1) of the peak of the busiest of so many GPUs.
 
         Raises:
             InputError: an mfu or a number of GPUs that cannot be.
         """
         if not 0 < mfu <= 1:
             raise InputError(f"mfu is {mfu}; expected the share of a GPU's peak that training reaches, in (0, 1]")
-        if gpus < 1:
-            raise InputError(f"gpus is {gpus}; expected an integer >= 1")
-        return self.flops * self.tokens_per_step / (gpu.flops * mfu * gpus)
+        return self.flops * self.tokens_per_step * self.share(gpus) / (self.batch * gpu.flops * mfu)
 
 
 def plan(spec: RunSpec, *, train_tokens: int | None = None) -> Plan:
@@ -79,8 +88,14 @@ def plan(spec: RunSpec, *, train_tokens: int | None = None) -> Plan:
 
     Args:
         train_tokens: the length of the training text, from which steps of epochs follow.
+
+    Raises:
+        InputError: a text of less than one batch.
     """
     p = spec.preset
+    one_batch = p.seq_len + 1 + (p.batch - 1) * p.stride
+    if train_tokens is not None and train_tokens < one_batch:
+        raise InputError(f"train tokens are {train_tokens}; expected at least the {one_batch:,} of one batch")
     vocab = p.data.vocab_max
     with FakeTensorMode():  # on a CPU, whose attention keeps what an accelerator's does, unless it has dropout
         model = replace(spec, preset=replace(p, dropout=0.0)).model(vocab)

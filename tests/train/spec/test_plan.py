@@ -93,6 +93,29 @@ def test_a_wide_vocabulary_takes_a_chunk_of_logits_and_not_all_of_them() -> None
     assert more == 8192 * ((2 * 16 + 2) * 64 + 6 * 256)
 
 
+def test_the_state_that_an_exit_in_chunks_reads_has_a_gradient_at_once() -> None:
+    wide = DataSpec(vocab_max=8192)
+    one, four = (plan(tiny(loss, data=wide)) for loss in ("terminal", "per_loop"))
+    assert four.window_bytes - one.window_bytes == 24 * 3 * 4 * 32  # float32, of three exits more
+
+
+def test_a_word_of_a_small_vocabulary_takes_a_logit_of_each_exit_and_the_gradients_of_one() -> None:
+    plans = {
+        (vocab, loops): plan(tiny(data=DataSpec(vocab_max=vocab), loops=loops))
+        for vocab in (96, 192)
+        for loops in (2, 3)
+    }
+    for loops in (2, 3):
+        more = plans[192, loops].window_bytes - plans[96, loops].window_bytes
+        assert more == 24 * 96 * (4 * loops + 2 * 4)  # float32; the gradient, and what it is computed from
+
+
+def test_dropout_keeps_a_byte_for_each_channel_of_the_embedding_and_of_every_branch() -> None:
+    without, dropped = (plan(tiny(loops=3, dropout=dropout)) for dropout in (0.0, 0.1))
+    assert dropped.window_bytes - without.window_bytes == 24 * (1 + 3 * 2 * 2) * 32
+    assert dropped.constant_bytes == without.constant_bytes
+
+
 def test_the_memory_of_a_micro_batch_and_the_largest_one_that_fits() -> None:
     planned, h100 = plan(tiny()), gpu("H100")
     assert planned.memory(3) - planned.memory(2) == pytest.approx(planned.window_bytes)
@@ -107,7 +130,13 @@ def test_time_is_operations_over_what_is_assumed_to_be_reached() -> None:
     planned = plan(tiny())
     seconds = planned.seconds_per_step(gpu("A100-40GB"), mfu=0.5, gpus=4)
     assert seconds == pytest.approx(planned.flops * 16 * 24 / (312e12 * 0.5 * 4))
-    for wrong, words in (({"mfu": 0.0}, "mfu is 0.0; expected"), ({"mfu": 0.5, "gpus": 0}, "gpus is 0; expected")):
+    # Of 16 windows on 5 GPUs one takes 4, as of 4 GPUs.
+    assert planned.seconds_per_step(gpu("A100-40GB"), mfu=0.5, gpus=5) == pytest.approx(seconds)
+    for wrong, words in (
+        ({"mfu": 0.0}, "mfu is 0.0; expected"),
+        ({"mfu": 0.5, "gpus": 0}, r"gpus is 0; expected 1\.\.16"),
+        ({"mfu": 0.5, "gpus": 17}, r"gpus is 17; expected 1\.\.16, of which each has a window of a batch"),
+    ):
         with pytest.raises(InputError, match=words):
             planned.seconds_per_step(gpu("H100"), **wrong)
 
@@ -117,6 +146,10 @@ def test_steps_follow_the_text_where_a_preset_counts_epochs() -> None:
     assert plan(spec).steps is None
     assert plan(spec, train_tokens=24 + 1 + 8 * 99).steps == 3 * 10  # 100 windows
     assert plan(tiny(steps=7), train_tokens=10**6).steps == 7
+    assert plan(spec, train_tokens=97).steps == 3
+    for tokens in (96, 0, -5):
+        with pytest.raises(InputError, match=f"train tokens are {tokens}; expected at least the 97 of one batch"):
+            plan(spec, train_tokens=tokens)
 
 
 def test_the_command_prints_what_the_44m_run_takes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,3 +175,5 @@ def test_a_run_that_fits_no_gpu_ends_with_status_1_and_wrong_use_with_2(capsys: 
     assert "does not fit RTX-4090" in told
     assert main(["dry-run", "--gpu", "abacus"]) == 2
     assert "error: unknown GPU 'abacus'; expected one of: A100-40GB" in capsys.readouterr().err
+    assert main(["dry-run", "--gpus", "0"]) == 2
+    assert "error: gpus is 0; expected 1..64" in capsys.readouterr().err

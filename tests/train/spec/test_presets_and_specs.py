@@ -37,6 +37,21 @@ def test_the_preset_of_the_check_at_scale_is_the_papers() -> None:
     assert [round(of_one / p.steps / p.seq_len) for of_one in tokens] == [p.batch, p.batch]
 
 
+@pytest.mark.parametrize(
+    ("vocab", "device", "chunk"), [(4095, "cpu", None), (4096, "cpu", 256), (4096, "cuda", 4096), (1024, "cuda", None)]
+)
+def test_logits_of_a_wide_vocabulary_come_in_chunks(
+    vocab: int, device: str, chunk: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = replace(TINY.preset.data, vocab_max=vocab)
+    spec = replace(TINY, preset=replace(TINY.preset, data=data), device=device)
+    assert spec.chunk_tokens == chunk
+    asked: list[object] = []
+    monkeypatch.setattr("train.spec.run_spec.named", lambda name, **given: asked.append(given["chunk_tokens"]))
+    spec.objective()
+    assert asked == [chunk]
+
+
 def test_the_learning_rate_warms_up_and_then_stays_or_follows_a_half_cosine() -> None:
     flat, p = preset("44m"), preset("1.4b")
     assert [flat.learning_rate(step, 10_000) for step in (100, 200, 10_000)] == pytest.approx([1.5e-4, 3e-4, 3e-4])
