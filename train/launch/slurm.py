@@ -30,6 +30,7 @@ __all__ = ["Job", "options", "tasks", "train_on_slurm"]
 _REQUEUES = 1000  # a run makes some progress between two of them
 _HEARD_WITHIN = 2.0  # seconds, until a run that has not ended by itself is told to
 _POLL = 0.1
+_LONGEST_POLL = 3600
 _ASK_AGAIN = 30.0  # seconds after the scheduler did not answer
 _MINUTES = 60  # of a job, if it is not said
 _WHOLE = {
@@ -115,7 +116,8 @@ def options(given: Sequence[str]) -> dict[str, str]:
         raise InputError(f"slurm option {wrong[0]!r}; expected KEY=VALUE as sbatch has it, such as partition=gpu")
     chosen = {key.replace("_", "-"): value for key, _, value in pairs}
     for key, expected in _WHOLE.items():
-        if not chosen.get(key, "1").isdecimal():
+        least = 0 if key == "time" else 1  # no time is no limit
+        if not (value := chosen.get(key, "1")).isdecimal() or int(value) < least:
             raise InputError(f"slurm option {key}={chosen[key]}; expected {expected}")
     if others := [key for key in chosen if key.startswith("ntasks") and key not in _WHOLE]:
         raise InputError(
@@ -149,8 +151,12 @@ def train_on_slurm(
 
     Raises:
         MissingDependencyError: submitit is not installed.
-        InputError: there is no Slurm here, or it refuses the jobs.
+        InputError: no jobs at once, no time between looks, no Slurm here, or one that refuses the jobs.
     """
+    if at_once is not None and at_once < 1:
+        raise InputError(f"workers is {at_once}; expected an integer >= 1")
+    if not 0 < every <= _LONGEST_POLL:
+        raise InputError(f"poll is {every:g}; expected seconds between two looks, above 0 and at most {_LONGEST_POLL}")
     absent = missing(specs, store, say)
     if not absent:
         return {}

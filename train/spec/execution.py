@@ -30,7 +30,9 @@ class Execution:
     """Autocast, if not the device's own: bfloat16 on CUDA, float32 on a CPU."""
 
     def __post_init__(self) -> None:
-        if (self.ranks > 1) != (self.parallel is not None) or self.ranks < 1:
+        if self.ranks < 1:
+            raise InputError(f"ranks is {self.ranks}; expected an integer >= 1")
+        if (self.ranks > 1) != (self.parallel is not None):
             raise InputError(f"{self.ranks} ranks with parallel={self.parallel}; expected ddp or fsdp for 2 or more")
         if self.micro_batch is not None and self.micro_batch < 1:
             raise InputError(f"micro-batch is {self.micro_batch}; expected an integer >= 1")

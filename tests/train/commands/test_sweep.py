@@ -102,6 +102,12 @@ def test_wrong_use_of_a_sweep_ends_with_status_2(tmp_path: Path, capsys: pytest.
         (("--seeds", "x"), "seeds are 'x'"),
         (("--workers", "0"), "workers is 0"),
         (("--slurm", "gpu"), "slurm option 'gpu'; expected KEY=VALUE as sbatch has it"),
+        (("--slurm", "gpus=1", "--workers", "0"), "workers is 0; expected an integer >= 1"),
+        (
+            ("--slurm", "gpus=1", "--poll", "-1"),
+            "poll is -1; expected seconds between two looks, above 0 and at most 3600",
+        ),
+        (("--slurm", "gpus=1", "--poll", "nan"), "poll is nan"),
         (("--slurm", "time=4:00:00"), "slurm option time=4:00:00; expected whole minutes, such as time=240"),
     ):
         assert main([*common, "--steps", "1", *arguments]) == 2
