@@ -15,6 +15,7 @@ from bench.record import measured, table
 from loopverify.report.ratios import RatioBar, draw_ratios
 
 HERE = Path(__file__).parent
+WRONG_USE = 2
 _BEGIN, _END = "<!-- {device}: python -m bench -->\n", "<!-- end of {device} -->"
 
 
@@ -25,6 +26,9 @@ def main() -> int:
     asked = parser.parse_args()
     file = HERE / f"{asked.device}.json"
     status = 0 if asked.from_json else _measure(file, asked.device)
+    if not file.exists():
+        print(f"error: no measurement in {file}; measure on a machine that has the device", file=sys.stderr)  # noqa: T201
+        return WRONG_USE
     rows, machine = measured(file)
     _insert(table(rows, machine), asked.device)
     bars = [

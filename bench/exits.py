@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
 from bench.contest import clock_of
+from loopverify.cli.folder import runs_folder
+from loopverify.errors import LoopverifyError
 from loopverify.generation import EarlyExit, exit_effect
 from loopverify.looped import unroll
 from loopverify.probes import (
@@ -43,13 +45,23 @@ BATCH = 8
 BUDGETS = (1.01, 1.05)
 
 
-def main() -> None:
+def main() -> int:
+    """Exit status 0: printed; 2: wrong use, or a store that cannot be read or written."""
     parser = argparse.ArgumentParser(prog="python -m bench.exits", description=__doc__)
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="the run store (default: runs/)")
+    parser.add_argument("--runs", default="runs", help="the run store (default: runs/)")
     parser.add_argument("--steps", type=int, help="train for so many steps instead of the preset's")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    for subject in _subjects(RunStore(asked.runs), asked.steps):
+    try:
+        _tell(RunStore(runs_folder(asked.runs)), asked.steps)
+    except LoopverifyError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    return 0
+
+
+def _tell(store: RunStore, steps: int | None) -> None:
+    for subject in _subjects(store, steps):
         rows = [torch.cat(part) for part in zip(*subject.batches(2 * SEQUENCES), strict=True)]
         fit = [(rows[0][::2], rows[1][::2])]
         judged = [(rows[0][1::2], rows[1][1::2])]
@@ -99,4 +111,4 @@ def _tokens(subject: Subject, fit: Pairs, judged: Pairs) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

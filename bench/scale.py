@@ -17,7 +17,7 @@ import torch
 import tyro
 
 from bench.memory import Resident
-from loopverify.errors import InputError
+from loopverify.errors import InputError, LoopverifyError
 from train.data import Corpus, Tokenizer, Tokens
 from train.engine.events import Event
 from train.engine.loop import STEP_EVENT_EVERY, train
@@ -73,10 +73,20 @@ class Taken:
 
 
 def main() -> int:
+    """Exit status 0: all were measured; 2: wrong use, or too little memory."""
     arguments = tyro.cli(Arguments, prog="python -m bench.scale")
+    try:
+        _tell(list(arguments.specs()))
+    except LoopverifyError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    return 0
+
+
+def _tell(specs: list[RunSpec]) -> None:
     print("| preset, condition | batch | computed in | tokens/s | MFU | peak memory (GiB) | loss |")  # noqa: T201
     print("|---|---|---|---|---|---|---|", flush=True)  # noqa: T201
-    for spec in arguments.specs():
+    for spec in specs:
         taken, p = measure(spec), spec.preset
         at_once = "" if spec.execution.micro_batch is None else f", {spec.execution.micro_batch} at once"
         mfu = "" if taken.mfu is None else f"{taken.mfu:.3f}"
@@ -87,7 +97,6 @@ def main() -> int:
             f"| {taken.losses[0]:.3f} → {taken.losses[1]:.3f} |",
             flush=True,
         )
-    return 0
 
 
 def measure(spec: RunSpec) -> Taken:

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
+import bench.__main__ as everything
 import loopverify as lv
+from bench import exits, scale
 from bench.record import Measured, measured, table
 from bench.scale import measure
 from bench.shapes import QUICK
@@ -45,6 +48,38 @@ def test_every_benchmark_runs_and_notes_its_ratios(tmp_path: Path) -> None:
     text = table(rows, machine)
     assert text.count("\n| ") == len(rows) + 1
     assert torch.__version__ in text
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "words"),
+    [
+        (scale, "--steps 10", "steps is 10; expected more than the 10 that are not timed"),
+        (scale, "--presets tiny huge", "unknown preset 'huge'"),
+        (scale, "--conditions per_loop/raw per_loop", "condition is 'per_loop'"),
+        (scale, "--presets tiny --threads 0", "threads is 0"),
+        (exits, "--steps 0", "steps is 0; expected an integer >= 1"),
+        (exits, "--runs=", "--runs is ''; expected a folder"),
+    ],
+)
+def test_wrong_use_ends_in_words_before_anything_is_measured(
+    module: ModuleType, arguments: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [module.__name__, *arguments.split()])
+    monkeypatch.setattr(scale, "measure", lambda spec: pytest.fail("measured"))
+    assert module.main() == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("error: ")
+    assert words in told.err
+
+
+def test_no_table_is_made_of_what_was_not_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(everything, "HERE", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["bench", "--from-json", "--device", "cuda"])
+    assert everything.main() == 2
+    assert f"error: no measurement in {tmp_path / 'cuda.json'}" in capsys.readouterr().err
 
 
 def test_a_table_tells_which_goals_are_held() -> None:
