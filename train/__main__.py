@@ -35,6 +35,8 @@ from train.spec import PAPER_PENALTY, Precision, RunSpec, preset
 from train.store import RunStore, StoredRun
 
 HELD, FELL_SHORT, WRONG_USE = 0, 1, 2
+INTERRUPTED = 130
+"""As shells have it of a program that SIGINT ended."""
 COMMANDS = {"data": prepare.main, "dry-run": dry_run.main, "reproduce": reproduce.main, "sweep": sweep.main}
 
 
@@ -85,11 +87,17 @@ class Arguments:
 def main(argv: list[str] | None = None) -> int:
     """Exit status 0: the run is in the store; 1: it diverged; 2: wrong use; 75: it was asked to stop and can go on.
 
-    After one of `COMMANDS`: as its module says.
+    After one of `COMMANDS`: as its module says. 130 after any: interrupted at the keyboard.
     """
     argv = sys.argv[1:] if argv is None else argv
-    if argv and argv[0] in COMMANDS:
-        return COMMANDS[argv[0]](argv[1:])
+    try:
+        return COMMANDS[argv[0]](argv[1:]) if argv and argv[0] in COMMANDS else _train(argv)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted; the same command goes on from what is in the store")
+        return INTERRUPTED
+
+
+def _train(argv: list[str]) -> int:
     arguments = tyro.cli(Arguments, args=argv, prog="python -m train")
     console = Console(stderr=True, emoji=False)
     try:

@@ -125,8 +125,10 @@ def specs_of(
     """Presets x seeds x conditions, each once: a study is whole, seed by seed, as early as it can be.
 
     Raises:
-        InputError: an unknown preset or condition, or more ranks than a batch has windows.
+        InputError: nothing to train, an unknown preset or condition, or more ranks than a batch has windows.
     """
+    if not presets:
+        raise InputError("no presets; expected at least one, such as --presets tiny")
     chosen = [preset(name, source=source, steps=steps) for name in presets]
     for one in chosen:
         if execution.ranks > one.batch:

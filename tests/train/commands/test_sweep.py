@@ -99,6 +99,7 @@ def test_wrong_use_of_a_sweep_ends_with_status_2(tmp_path: Path, capsys: pytest.
     common = ("sweep", "--runs", str(tmp_path), "--device", "cpu")
     for arguments, words in (
         (("--presets", "huge"), "unknown preset 'huge'"),
+        (("--presets",), "no presets; expected at least one"),
         (("--seeds", "x"), "seeds are 'x'"),
         (("--workers", "0"), "workers is 0"),
         (("--slurm", "gpu"), "slurm option 'gpu'; expected KEY=VALUE as sbatch has it"),
@@ -112,6 +113,21 @@ def test_wrong_use_of_a_sweep_ends_with_status_2(tmp_path: Path, capsys: pytest.
     ):
         assert main([*common, "--steps", "1", *arguments]) == 2
         assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["sweep", "--workers", "1"], ["--progress", "none"]])
+def test_what_is_interrupted_at_the_keyboard_says_how_it_goes_on(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("train.commands.sweep.ensure_all", interrupted)
+    monkeypatch.setattr("train.__main__.ensure", interrupted)
+    assert main([*command, "--runs", str(tmp_path), "--device", "cpu"]) == 130
+    told = capsys.readouterr().err
+    assert "interrupted; the same command goes on from what is in the store" in told
+    assert "Traceback" not in told
 
 
 def test_every_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
