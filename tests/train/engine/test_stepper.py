@@ -25,6 +25,7 @@ from train.engine.trainee import Trainee, trainee
 from train.launch.run import ensure, open_corpus
 from train.machine.distributed import ALONE, Ranks
 from train.machine.hardware import autocast, use_precision
+from train.resume.checkpoint import Checkpoint
 from train.resume.preemption import PreemptedError
 from train.spec import Execution, RunSpec
 from train.store import RunStore
@@ -156,6 +157,18 @@ def test_the_block_is_compiled_once_for_every_loop_and_number_of_loops(
         assert found[1].item() == pytest.approx(found[0].item(), abs=1e-5)
         torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-6)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(1, 3), (2, 16)])
+def test_a_micro_batch_that_was_found_is_gone_on_with_by_as_many_ranks(
+    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, expected: int
+) -> None:
+    stepper, _, _ = begin(spec_of(text_file), RunStore(tmp_path))
+    assert stepper.micro_batch == 16
+    monkeypatch.setattr(stepper.state, "load", lambda *given, **named: None)
+    progress = {"micro_batch": 3, "gradient_before": None}
+    stepper.load(Checkpoint(path=tmp_path, run={}, step=1, ranks=ranks, progress=progress, digest=""))
+    assert stepper.micro_batch == expected
 
 
 class TestPrecision:

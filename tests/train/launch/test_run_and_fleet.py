@@ -141,6 +141,17 @@ def test_workers_follow_the_threads_of_a_run() -> None:
     assert workers_for(replace(tiny, execution=pair)) == max(1, cores // 2)
 
 
+def test_as_many_runs_at_once_as_the_largest_of_them_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = RunSpec(preset=preset("tiny"), loss="per_loop", readout="raw")
+    large = replace(tiny, preset=replace(tiny.preset, threads=len(os.sched_getaffinity(0))))
+    asked: list[int] = []
+    monkeypatch.setattr("train.launch.fleet.missing", lambda specs, store, say: list(specs))
+    monkeypatch.setattr("train.launch.fleet._Fleet.run", lambda fleet, specs, workers: asked.append(workers) or {})
+    for specs in ([tiny, large], [large, tiny], [tiny]):
+        ensure_all(specs, RunStore(tmp_path))
+    assert asked == [1, 1, workers_for(tiny)]
+
+
 def test_no_workers_are_refused(text_file: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="workers is 0; expected an integer >= 1"):
         ensure_all([spec(text_file)], RunStore(tmp_path), workers=0)
