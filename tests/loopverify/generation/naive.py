@@ -13,7 +13,10 @@ from loopverify.models import LoopedTransformer
 
 @dataclass
 class Naive:
-    """One sequence in a transformer of residual loops. A token's keys in loop k, layer l are entries[k][l][t]."""
+    """One sequence in a transformer of residual loops, or of loops with a norm between them.
+
+    A token's keys in loop k, layer l are entries[k][l][t].
+    """
 
     module: LoopedTransformer
     loops: int
@@ -30,20 +33,27 @@ class Naive:
             state, k = self.module.embedding.weight[token], 0
             while True:
                 k += 1
+                state = self._normed(state, "start") if k > 1 else state
                 for index in range(L):
                     state = self._layer(index, state, t, entries[k][index])
+                state = self._normed(state, "end")
                 logits = self.module.readout(state, None, k, self.loops)  # type: ignore[arg-type]
                 a, b = logits.sort(descending=True).values[:2]
                 if k == self.loops or (t >= first and float(a - b) > self.threshold):
                     break
             for later in range(k + 1, self.loops + 1):
                 for index in range(L):
-                    held = entries[k][index][t] if self.missing == "copy" else self._keys(index, state, t)
+                    entered = self._normed(state, "start")
+                    held = entries[k][index][t] if self.missing == "copy" else self._keys(index, entered, t)
                     entries[later][index].append(held)
             if t >= first:
                 exits.append(k)
                 shown.append(logits)
         return exits, shown
+
+    def _normed(self, state: Tensor, place: str) -> Tensor:
+        norm = self.module.loop_norm if self.module.config.norm_at == place else None
+        return state if norm is None else norm(state)
 
     def _layer(self, index: int, state: Tensor, t: int, held: list[tuple[Tensor, Tensor]]) -> Tensor:
         layer = self.module.layers[index]

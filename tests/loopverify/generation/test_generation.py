@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import loopverify as lv
 from loopverify.errors import InputError
 from loopverify.generation import MISSING, Decoder, EarlyExit, cached, generate, stream
 from loopverify.models import RECURRENCES, LoopedTransformer
+from loopverify.probes.confidence import Arrival, Score
+from loopverify.probes.reading import Reading
 from tests.loopverify.generation.naive import Naive
 from tests.loopverify.generation.test_cached import V, transformer
 
@@ -79,9 +82,15 @@ def test_recomputed_keys_are_those_of_the_full_forward(readout: str, recurrence:
 
 
 @pytest.mark.parametrize("missing", ["copy", "propagate"])
-@pytest.mark.parametrize("readout", ["raw", "final_only"])
-def test_cheap_rules_do_what_they_say(missing: Any, readout: str) -> None:
-    module = transformer(readout=readout).double()
+@pytest.mark.parametrize(
+    ("readout", "recurrence"),
+    [("raw", "residual"), ("final_only", "residual"), ("raw", "inter_loop_norm"), ("raw", "boundary_norm")],
+)
+def test_cheap_rules_do_what_they_say(missing: Any, readout: str, recurrence: str) -> None:
+    module = transformer(readout=readout, **RECURRENCES[recurrence]).double()
+    with torch.no_grad():
+        for gain in () if module.loop_norm is None else module.loop_norm.parameters():
+            gain.uniform_(0.5, 2)
     tokens = torch.randint(V, (4, 11))
     threshold = 1.5
     decoder = Decoder(module, 4, early_exit=EarlyExit(threshold=threshold, missing=missing))
@@ -97,6 +106,19 @@ def test_cheap_rules_do_what_they_say(missing: Any, readout: str) -> None:
         # The module's rotary tables are float32 whatever its weights are.
         torch.testing.assert_close(shown, torch.stack(logits), rtol=1e-4, atol=1e-4)
     assert decoder.executed == 4 * 4 * 3 + int(exits.sum())
+
+
+class Constant(Score):
+    name = "constant"
+
+    def confidence(self, at: Arrival, reading: Reading | None) -> Tensor:
+        return torch.ones(at.after.shape[:2])
+
+
+@pytest.mark.parametrize(("threshold", "exit_"), [(1.0, 4), (1 - 2**-20, 1)])
+def test_a_token_leaves_where_its_confidence_is_above_the_threshold(threshold: float, exit_: int) -> None:
+    made = generate(transformer(), [[1, 2]], 3, early_exit=EarlyExit(threshold=threshold, score=Constant()))
+    assert made.exits.tolist() == [[exit_] * 3]
 
 
 @pytest.mark.parametrize("missing", MISSING)

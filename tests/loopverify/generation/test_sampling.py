@@ -46,6 +46,21 @@ def test_the_choice_is_that_of_transformers(
     assert ((found - expected).abs() <= 2 / GRID).all()
 
 
+@pytest.mark.parametrize(
+    ("p", "top_k", "top_p", "left"),
+    [
+        ([0.25] * 4, None, 0.5, 2),  # half is at least half, and a third token is not needed
+        ([0.4, 0.3, 0.2, 0.1], 2, 0.5, 1),  # of the two likeliest, the first has 4/7
+        ([0.4, 0.3, 0.2, 0.1], None, 0.5, 2),
+    ],
+)
+def test_top_p_takes_the_fewest_of_what_top_k_has_left(
+    p: list[float], top_k: int | None, top_p: float, left: int
+) -> None:
+    found = shares(Sampling(temperature=1.0, top_k=top_k, top_p=top_p), torch.tensor([p]).log())
+    assert int(found.count_nonzero()) == left
+
+
 def test_without_a_random_number_the_likeliest_token_is_taken() -> None:
     logits = torch.tensor([[0.0, 2.0, 1.0], [5.0, -1.0, 4.0]])
     assert Sampling().choose(logits, None).tolist() == [1, 0]

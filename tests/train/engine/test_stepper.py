@@ -165,7 +165,7 @@ def test_a_micro_batch_that_was_found_is_gone_on_with_by_as_many_ranks(
 ) -> None:
     stepper, _, _ = begin(spec_of(text_file), RunStore(tmp_path))
     assert stepper.micro_batch == 16
-    monkeypatch.setattr(stepper.state, "load", lambda *given, **named: None)
+    monkeypatch.setattr("train.engine.stepper.TrainState.load", lambda *given, **named: None)
     progress = {"micro_batch": 3, "gradient_before": None}
     stepper.load(Checkpoint(path=tmp_path, run={}, step=1, ranks=ranks, progress=progress, digest=""))
     assert stepper.micro_batch == expected

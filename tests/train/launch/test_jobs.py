@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from train.launch.slurm import Job, options, tasks
+from train.launch.slurm import Job, _job, _reason, options, tasks
+from train.spec import Execution, RunSpec, preset
+from train.store import RunStore
 
 
 def test_options_of_sbatch_are_taken_with_and_without_dashes() -> None:
@@ -29,6 +31,21 @@ def test_a_job_has_the_tasks_of_its_nodes() -> None:
     assert tasks({}) == 1
     assert tasks({"ntasks-per-node": "4"}) == 4
     assert tasks({"nodes": "2", "ntasks-per-node": "4", "gpus-per-node": "4"}) == 8
+
+
+def test_a_job_of_several_ranks_knows_that_they_are_several(tmp_path: Path) -> None:
+    spec = RunSpec(preset=preset("tiny"), loss="terminal", readout="raw", execution=Execution(ranks=3, parallel="fsdp"))
+    job = _job(spec, RunStore(tmp_path))
+    assert (job.ranks, job.environment) == (3, {"OMP_NUM_THREADS": "1"})
+    assert "torch.distributed.run" not in job.command  # its tasks are its processes
+
+
+def test_why_a_job_failed_is_looked_for_in_the_logs_of_all_its_tasks(tmp_path: Path) -> None:
+    for task, line in enumerate(("RuntimeError: connection closed by peer", "error: the disk is full", "")):
+        (tmp_path / f"12_0_{task}_log.err").write_text(line)
+    (tmp_path / "12_1_1_log.err").write_text("error: of another job")
+    first = tmp_path / "12_0_0_log.err"
+    assert _reason(first) == f"error: the disk is full (in {first})"
 
 
 def test_a_task_that_was_asked_to_stop_tells_the_handler_and_ends_well() -> None:
