@@ -145,6 +145,7 @@ def test_steps_follow_the_text_where_a_preset_counts_epochs() -> None:
     spec = tiny(steps=None, epochs=3, seq_len=24, stride=8, batch=10)
     assert plan(spec).steps is None
     assert plan(spec, train_tokens=24 + 1 + 8 * 99).steps == 3 * 10  # 100 windows
+    assert plan(spec, train_tokens=24 + 8 * 99).steps == 3 * 9  # the last one lacks a target
     assert plan(tiny(steps=7), train_tokens=10**6).steps == 7
     assert plan(spec, train_tokens=97).steps == 3
     for tokens in (96, 0, -5):
