@@ -24,6 +24,8 @@ from train.study.tables import table
 __all__ = ["main", "seeds_of", "specs_of"]
 
 STORED, FELL_SHORT, WRONG_USE = 0, 1, 2
+MOST_SEEDS = 10_000
+"""More in one range are a slip of the pen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +158,10 @@ def seeds_of(text: str) -> list[int]:
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
             raise InputError(f"seeds are {text!r}; expected numbers and ranges such as 0-2 or 0,3,5-7")
-        seeds += range(int(match[1]), int(match[2] or match[1]) + 1)
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last - first >= MOST_SEEDS:
+            raise InputError(f"seeds are {text!r}; expected at most {MOST_SEEDS:,} in a range")
+        seeds += range(first, last + 1)
     return seeds
 
 

@@ -101,6 +101,7 @@ def test_wrong_use_of_a_sweep_ends_with_status_2(tmp_path: Path, capsys: pytest.
         (("--presets", "huge"), "unknown preset 'huge'"),
         (("--presets",), "no presets; expected at least one"),
         (("--seeds", "x"), "seeds are 'x'"),
+        (("--seeds", "0-999999999"), "seeds are '0-999999999'; expected at most 10,000 in a range"),
         (("--workers", "0"), "workers is 0"),
         (("--slurm", "gpu"), "slurm option 'gpu'; expected KEY=VALUE as sbatch has it"),
         (("--slurm", "gpus=1", "--workers", "0"), "workers is 0; expected an integer >= 1"),
