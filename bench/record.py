@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Measured", "measured", "table"]
+__all__ = ["Measured", "measured", "merged", "table"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,18 @@ def measured(json_file: Path) -> tuple[list[Measured], dict[str, Any]]:
         for ratio in of["extra_info"].get("ratios", ())
     ]
     return rows, data["machine_info"] | {"when": data["datetime"][:10]}
+
+
+def merged(fresh: Path, earlier: Path | None) -> str:
+    """The JSON of a run of pytest-benchmark, with what only an earlier one measured, in the order of that.
+
+    The machine and the date are those of the fresh one.
+    """
+    data = json.loads(fresh.read_text(encoding="utf-8"))
+    if earlier is not None and earlier.exists():
+        by_name = {of["fullname"]: of for of in json.loads(earlier.read_text(encoding="utf-8"))["benchmarks"]}
+        data["benchmarks"] = list((by_name | {of["fullname"]: of for of in data["benchmarks"]}).values())
+    return json.dumps(data, indent=4)
 
 
 def table(rows: Iterable[Measured], machine: dict[str, Any]) -> str:

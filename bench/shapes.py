@@ -96,5 +96,5 @@ SHAPES: Mapping[str, Shape] = {
     ),
 }
 QUICK = replace(SHAPES["tiny"], preset=replace(PRESETS["tiny"], batch=2, seq_len=8), vocab_size=64, rounds=1)
-WIDE = Wide(exits=4, tokens=2048, channels=512, vocab_size=20_000, rounds=3)
+WIDE = Wide(exits=4, tokens=2048, channels=512, vocab_size=20_000, rounds=5)
 WIDE_QUICK = Wide(exits=2, tokens=512, channels=16, vocab_size=4096, rounds=1)

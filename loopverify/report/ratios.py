@@ -12,6 +12,7 @@ from loopverify.errors import MissingDependencyError
 __all__ = ["RatioBar", "draw_ratios"]
 
 _INK = "#808080"  # to be read on a light page and on a dark one
+_PLOT, _LINE, _CHARACTER = 5.0, 0.2, 0.07  # inches: the plot, and a line and a character of the labels beside it
 _MADE, _MISSED = "#009E73", "#D55E00"
 
 
@@ -43,7 +44,7 @@ def draw_ratios(bars: Sequence[RatioBar]) -> str:
         ) from error
     ink: Any = dict.fromkeys(("text.color", "axes.edgecolor", "xtick.color", "ytick.color", "axes.labelcolor"), _INK)
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ratios", "font.size": 9, **ink}):
-        figure = Figure(figsize=(11, 1 + 0.26 * len(bars)), layout="constrained")
+        figure = Figure(figsize=(_PLOT + _CHARACTER * _widest(bars), 1 + _LINE * _lines(bars)), layout="constrained")
         axes = figure.add_subplot()
         for place, bar in enumerate(reversed(bars)):
             color = _INK if bar.goal is None else _MADE if bar.median <= bar.goal else _MISSED
@@ -52,6 +53,7 @@ def draw_ratios(bars: Sequence[RatioBar]) -> str:
             if bar.goal is not None:
                 axes.plot([bar.goal], [place], "|", color=color, markersize=11)
         axes.axvline(1.0, color=_INK, linewidth=0.8)
+        axes.set_ylim(-1, len(bars))
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_yticks(range(len(bars)), [bar.label for bar in reversed(bars)])
@@ -60,3 +62,11 @@ def draw_ratios(bars: Sequence[RatioBar]) -> str:
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return file.getvalue()
+
+
+def _widest(bars: Sequence[RatioBar]) -> int:
+    return max((len(line) for bar in bars for line in bar.label.splitlines()), default=0)
+
+
+def _lines(bars: Sequence[RatioBar]) -> float:
+    return sum(len(bar.label.splitlines()) + 0.3 for bar in bars)

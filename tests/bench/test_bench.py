@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import torch
 import bench.__main__ as everything
 import loopverify as lv
 from bench import exits, scale
-from bench.record import Measured, measured, table
+from bench.record import Measured, measured, merged, table
 from bench.scale import measure
 from bench.shapes import QUICK
 from loopverify.objectives import per_loop
@@ -92,6 +93,20 @@ def test_a_table_tells_which_goals_are_held() -> None:
         "≤ 0.5: held",
         "≤ 0.49: **not held**",
     ]
+
+
+def test_what_is_measured_anew_takes_the_place_of_what_was(tmp_path: Path) -> None:
+    def record(name: str, **of: int) -> Path:
+        benchmarks = [{"fullname": key, "value": value} for key, value in of.items()]
+        (tmp_path / name).write_text(json.dumps({"benchmarks": benchmarks, "datetime": name}))
+        return tmp_path / name
+
+    earlier, fresh = record("earlier", a=1, b=2, c=3), record("fresh", d=5, b=4)
+    both = json.loads(merged(fresh, earlier))
+    assert [(of["fullname"], of["value"]) for of in both["benchmarks"]] == [("a", 1), ("b", 4), ("c", 3), ("d", 5)]
+    assert both["datetime"] == "fresh"
+    for nothing in (None, tmp_path / "absent"):
+        assert json.loads(merged(fresh, nothing)) == json.loads(fresh.read_text())
 
 
 def test_the_plot_shows_every_ratio_and_what_misses_its_goal() -> None:
