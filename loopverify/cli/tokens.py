@@ -72,7 +72,7 @@ def drawn_tokens(model: Looped, seed: int) -> Batch:
     """Random tokens of the model's vocabulary, whose size is read from the logits where the model does not say it.
 
     Raises:
-        InputError: a seed that torch does not take, or a vocabulary without tokens.
+        InputError: a seed that torch does not take, or a readout that returns no logits.
     """
     check_seed(seed)
     size = _vocabulary(model, seed)
@@ -83,14 +83,11 @@ def drawn_tokens(model: Looped, seed: int) -> Batch:
 
 def _vocabulary(model: Looped, seed: int) -> int:
     """V, read from the logits where the model does not say it."""
-    size = model.vocab_size
-    if size is None:
-        with untouched(model, seed), torch.no_grad():
-            trace = unroll(model, torch.zeros(1, 1, dtype=torch.int64, device=_device(model)), 1)
-            return check_logits(trace.logits(1), trace.tokens, 1).shape[-1]
-    if not isinstance(size, int) or size < 1:
-        raise InputError(f"the vocab_size of {model.name} is {size!r}; expected an integer >= 1, or None")
-    return size
+    if model.vocab_size is not None:
+        return model.vocab_size
+    with untouched(model, seed), torch.no_grad():
+        trace = unroll(model, torch.zeros(1, 1, dtype=torch.int64, device=_device(model)), 1)
+        return check_logits(trace.logits(1), trace.tokens, 1).shape[-1]
 
 
 def _check_vocabulary(sequences: Sequence[Sequence[int]], path: Path, size: int) -> None:

@@ -114,7 +114,10 @@ def test_a_seed_that_cannot_be_used_is_wrong_use(cli: Cli, seed: str) -> None:
     [
         ("last_token", "error: exit 1 returned torch.float32 (4, 31); expected floating logits (4, 64, V)"),
         ("mute", "error: exit 1 returned NoneType; expected floating logits (1, 1, V), one row for every token"),
-        ("no_words", "error: the vocab_size of looped_transformer/rmsnorm is 0; expected an integer >= 1, or None"),
+        (
+            "no_words",
+            "error: model 'mine:no_words': the factory, called without arguments, raised InputError: Looped.voc",
+        ),
     ],
 )
 def test_a_model_whose_words_cannot_be_told_is_wrong_use(cli: Cli, model: str, message: str) -> None:
