@@ -261,8 +261,8 @@ def _check(model: object, tokens: Tensor, targets: Tensor, loops: object, object
             f"audit got a {type(model).__name__}; expected a loopverify.Looped. "
             "Describe the model with Looped(embed=..., step=..., readout=..., trained_loops=...)"
         )
-    if loops is not None and (not isinstance(loops, int) or isinstance(loops, bool) or loops < 1):
-        raise InputError(f"loops is {loops!r}; expected an integer >= 1, or None for the trained loops")
+    if loops is not None:
+        check_count("loops", loops, "an integer >= 1, or None for the trained loops")
     if objective is not None and not callable(objective):
         raise InputError(
             f"objective is {objective!r}; expected (trace, targets) -> Terms, such as objectives.named('per_loop')"
