@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from loopverify.errors import GradientCutError, InPlaceStepError, InputError
 
-__all__ = ["Embed", "Looped", "Readout", "Step", "Trace", "unroll"]
+__all__ = ["Embed", "Looped", "Readout", "Step", "Trace", "check_tokens", "unroll"]
 
 Embed = Callable[[Tensor], tuple[Tensor, Any]]
 Step = Callable[[Tensor, Any, int], Tensor]
@@ -152,7 +152,7 @@ def unroll(model: Looped, tokens: Tensor, loops: int | None = None, grad: bool =
     loops = model.trained_loops if loops is None else loops
     if not _is_count(loops):
         raise InputError(f"loops is {loops!r}; expected an integer >= 1")
-    _check_tokens(tokens, model.vocab_size)
+    check_tokens(tokens, model.vocab_size)
     # Inference tensors carry no version counter, by which changes in place are seen.
     with torch.inference_mode(mode=False), torch.set_grad_enabled(grad):
         return _run(model, tokens.clone() if tokens.is_inference() else tokens, loops, grad)
@@ -189,7 +189,12 @@ def _embed(model: Looped, tokens: Tensor) -> tuple[Tensor, Any]:
     return state, context
 
 
-def _check_tokens(tokens: Tensor, vocab_size: int | None) -> None:
+def check_tokens(tokens: Tensor, vocab_size: int | None) -> None:
+    """Refuse what is no batch of token ids (B, T) of the vocabulary, whose size may be unknown.
+
+    Raises:
+        InputError: another form, or (on a CPU) ids out of range.
+    """
     if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64 or tokens.ndim != 2 or 0 in tokens.shape:
         seen = f"{tokens.dtype} {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
         raise InputError(f"tokens are {seen}; expected a non-empty int64 tensor of shape (B, T)")

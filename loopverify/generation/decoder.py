@@ -14,7 +14,7 @@ from loopverify.errors import InputError
 from loopverify.generation.block import propagate, run_loop
 from loopverify.generation.cache import Cache
 from loopverify.generation.exits import EarlyExit
-from loopverify.looped import Looped, _check_tokens
+from loopverify.looped import Looped, check_tokens
 from loopverify.models import LoopedTransformer
 from loopverify.probes.arguments import check_count, check_kind
 from loopverify.probes.confidence import Arrival, named
@@ -117,7 +117,7 @@ class Decoder:
         self._rows = torch.arange(self.cache.rows, device=self._rows.device)
 
     def _append(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
-        _check_tokens(tokens, self.module.config.vocab_size)
+        check_tokens(tokens, self.module.config.vocab_size)
         mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
         return self.cache.append(self.module.embed(tokens)[0], mask)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from loopverify.errors import InputError, unknown
-from loopverify.looped import Looped, _check_tokens
+from loopverify.looped import Looped, check_tokens
 from loopverify.objectives.terms import IGNORE
 from loopverify.probes.arguments import check_count, check_kind, check_number
 from loopverify.probes.confidence import Arrival, Score, Work
@@ -160,7 +160,7 @@ class _Engine:
         )
 
     def _enter(self, tokens: Tensor, targets: Tensor) -> _Group:
-        _check_tokens(tokens, self.model.vocab_size)
+        check_tokens(tokens, self.model.vocab_size)
         numbers = torch.arange(self.entered, self.entered + len(tokens), device=tokens.device)
         self.entered += len(tokens)
         self.tokens += tokens.numel()
