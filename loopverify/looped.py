@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -122,6 +122,18 @@ class Trace:
     def loops(self) -> int:
         """K, the number of loops that were run."""
         return len(self.states) - 1
+
+    def first(self, loops: int) -> Trace:
+        """The run cut after its first `loops` loops, 1..K: a run of fewer loops is the beginning of a longer one.
+
+        Raises:
+            InputError: the run has fewer loops.
+        """
+        if not _is_count(loops) or loops > self.loops:
+            raise InputError(
+                f"a run of {loops!r} loops from a trace of {self.loops}; expected an integer 1..{self.loops}"
+            )
+        return replace(self, states=self.states[: loops + 1])
 
     def logits(self, loop: int) -> Tensor:
         """Logits (B, T, V) of exit `loop` (1..K) of this run; computed at each call and not kept."""

@@ -36,7 +36,7 @@ def overshoot(subject: Subject) -> Finding:
         cause="a recurrence that grows without bound, which the trained number of loops does not show",
         remedy="bound the recurrence, refuse more loops than trained, and compare models at equal K / r0",
         note=f"CE by K / r0 on random tokens: {curve}; KL from the trained exit at {trace.loops / r0:g}: "
-        f"{_divergence(depth.shorter(trace, min(r0, trace.loops)), trace):.2g} nats",
+        f"{_divergence(trace.first(min(r0, trace.loops)), trace):.2g} nats",
     )
 
 

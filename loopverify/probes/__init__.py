@@ -23,7 +23,7 @@ from loopverify.probes.compare import compare
 from loopverify.probes.comparison import Comparison, Gap, LoopGaps, Parting
 from loopverify.probes.confidence import SCORES, HeadScore, Score, StateChange, Work
 from loopverify.probes.decomposition import Decomposition, LoopUpdate, decompose
-from loopverify.probes.depth import DepthUse, OvershootPoint, depth_use, exit_losses, overshoot, shorter
+from loopverify.probes.depth import DepthUse, OvershootPoint, depth_use, exit_losses, overshoot
 from loopverify.probes.dynamic_batch import DynamicRun, run_batches
 from loopverify.probes.exit_table import ExitTable, exit_table
 from loopverify.probes.findings import Facts, Findings, LoopRecord, StateVariable
@@ -155,7 +155,6 @@ __all__ = [
     "scale_carry",
     "scale_sweep",
     "score_choices",
-    "shorter",
     "signals",
     "take_turns",
     "throughput",

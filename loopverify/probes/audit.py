@@ -16,7 +16,7 @@ from loopverify.objectives import named
 from loopverify.objectives.terms import IGNORE
 from loopverify.probes.arguments import check_count
 from loopverify.probes.carry import MOST_LOOPS, LastingCarry, LoopCarry, lasting_mean, lasting_scale, scale_carry
-from loopverify.probes.depth import DepthUse, overshoot, shorter
+from loopverify.probes.depth import DepthUse, overshoot
 from loopverify.probes.findings import Facts, LoopRecord, StateVariable
 from loopverify.probes.gradients import (
     ObjectiveLike,
@@ -98,7 +98,7 @@ def _measure(
     carry_loops: int,
     notes: list[str],
 ) -> Audit:
-    trace = shorter(long, loops)
+    trace = long.first(loops)
     dtype = working_dtype(trace)
     exits = tuple(exit_sweep(trace, targets, loop) for loop in range(1, loops + 1))
     _check_exits(exits, targets)
@@ -221,7 +221,7 @@ def _note_growth_against_carry(scale: StateVariable, growth: GrowthLaw | None, n
 
 
 def _overshooting(long: Trace, loops: int) -> Trace:
-    return shorter(long, min(long.loops, max(loops, OVERSHOOT_RATIO * long.model.trained_loops)))
+    return long.first(min(long.loops, max(loops, OVERSHOOT_RATIO * long.model.trained_loops)))
 
 
 def _facts(trace: Trace, objective: ObjectiveLike, dtype: torch.dtype, seed: int) -> Facts:

@@ -18,7 +18,6 @@ from loopverify._version import __version__
 from loopverify.errors import InputError, unknown
 from loopverify.looped import Looped, Trace, unroll
 from loopverify.probes.comparison import Agreement, Comparison, LoopGaps, Parting, Side
-from loopverify.probes.depth import shorter
 from loopverify.probes.gaps import apart, check_sizes, loop_gaps
 from loopverify.probes.logits import check_logits
 from loopverify.probes.readonly import untouched
@@ -137,7 +136,7 @@ def _through(pair: _Pair, path: str, way: Callable[[Tensor, int], Tensor]) -> Co
     for k in range(1, pair.loops + 1):
         with untouched(pair.b.model, pair.seed), torch.no_grad():
             shown = check_logits(way(pair.b.tokens, k), pair.b.tokens, k)
-        run.append(pair.gaps(k, None, (_logits(shorter(pair.a, k), k), shown), k + 1))
+        run.append(pair.gaps(k, None, (_logits(pair.a.first(k), k), shown), k + 1))
     beyond = _first(run, "run")
     return _record(pair, path, run, [], "parts" if beyond else _within(run), beyond)
 

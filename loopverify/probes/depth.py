@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from loopverify.errors import InputError
 from loopverify.looped import Trace
 from loopverify.objectives.terms import exit_cross_entropy
 
-__all__ = ["DepthUse", "OvershootPoint", "depth_use", "exit_losses", "overshoot", "shorter"]
+__all__ = ["DepthUse", "OvershootPoint", "depth_use", "exit_losses", "overshoot"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,22 +64,11 @@ def overshoot(trace: Trace, targets: Tensor) -> tuple[OvershootPoint, ...]:
     """
     runs = range(1, trace.loops + 1)
     with torch.no_grad():
-        losses = _values([exit_cross_entropy(shorter(trace, loops), targets, loops) for loops in runs])
+        losses = _values([exit_cross_entropy(trace.first(loops), targets, loops) for loops in runs])
     r0 = trace.model.trained_loops
     return tuple(
         OvershootPoint(loops=loops, ratio=loops / r0, loss=loss) for loops, loss in zip(runs, losses, strict=True)
     )
-
-
-def shorter(trace: Trace, loops: int) -> Trace:
-    """The run of `loops` loops that `trace` begins with.
-
-    Raises:
-        InputError: the trace has fewer loops.
-    """
-    if not 1 <= loops <= trace.loops:
-        raise InputError(f"a run of {loops} loops from a trace of {trace.loops}; expected 1..{trace.loops}")
-    return Trace(trace.model, trace.tokens, trace.states[: loops + 1], trace.context, trace.grad)
 
 
 def _values(losses: Sequence[Tensor]) -> list[float]:

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace, unroll
-from loopverify.probes.depth import shorter
 
 __all__ = ["long_run"]
 
@@ -41,7 +40,7 @@ def long_run(model: Looped, tokens: Tensor, loops: int, wanted: int) -> tuple[Tr
                 else f"Look at loop {finite} of the step, given a finite H_{finite - 1}"
             )
         )
-    return shorter(trace, finite - 1), (
+    return trace.first(finite - 1), (
         *notes,
         f"H_{finite} is not finite: what follows is left out of growth and overshoot",
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace
-from loopverify.probes.depth import exit_losses, overshoot, shorter
+from loopverify.probes.depth import exit_losses, overshoot
 from loopverify.probes.heldout import Batches, Sample, check_looped, over_batches, perplexity, pooled
 
 __all__ = ["DepthPoint", "VariableDepth", "variable_depth"]
@@ -81,7 +81,7 @@ def variable_depth(model: Looped, batches: Batches, loops: int | None = None, *,
         raise InputError(f"loops is {loops}; expected at least the trained loops, {r0}, whose exits are measured")
 
     def measure(trace: Trace, targets: Tensor) -> list[float]:
-        exits = exit_losses(shorter(trace, r0), targets)
+        exits = exit_losses(trace.first(r0), targets)
         return [*exits, *(point.loss for point in overshoot(trace, targets))]
 
     sample, rows = over_batches(model, batches, loops, measure, seed=seed)

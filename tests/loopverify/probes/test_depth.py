@@ -7,7 +7,7 @@ import torch
 
 from loopverify import Trace, models, unroll
 from loopverify.errors import InputError
-from loopverify.probes.depth import depth_use, exit_losses, overshoot, shorter
+from loopverify.probes.depth import depth_use, exit_losses, overshoot
 
 
 def _trace_and_targets() -> tuple[Trace, torch.Tensor]:
@@ -67,7 +67,7 @@ def test_overshoot_runs_are_runs_of_their_own() -> None:
 
 def test_a_shorter_run_is_the_beginning_of_a_longer_one() -> None:
     trace, _ = _trace_and_targets()
-    assert shorter(trace, 2).loops == 2
-    assert all(a is b for a, b in zip(shorter(trace, 2).states, trace.states, strict=False))
+    assert trace.first(2).loops == 2
+    assert all(a is b for a, b in zip(trace.first(2).states, trace.states, strict=False))
     with pytest.raises(InputError, match=r"a run of 4 loops from a trace of 3; expected 1\.\.3"):
-        shorter(trace, 4)
+        trace.first(4)
