@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from loopverify.arguments import check_tokens, is_count
 from loopverify.errors import GradientCutError, InPlaceStepError, InputError
 
-__all__ = ["Embed", "Looped", "Readout", "Step", "Trace", "check_tokens", "unroll"]
+__all__ = ["Embed", "Looped", "Readout", "Step", "Trace", "unroll"]
 
 Embed = Callable[[Tensor], tuple[Tensor, Any]]
 Step = Callable[[Tensor, Any, int], Tensor]
@@ -73,9 +74,9 @@ class Looped:
         for part in ("embed", "step", "readout"):
             if not callable(getattr(self, part)):
                 raise InputError(f"Looped.{part} is {getattr(self, part)!r}; expected a callable or an nn.Module")
-        if not _is_count(self.trained_loops):
+        if not is_count(self.trained_loops):
             raise InputError(f"Looped.trained_loops is {self.trained_loops!r}; expected an integer >= 1")
-        if self.vocab_size is not None and not _is_count(self.vocab_size):
+        if self.vocab_size is not None and not is_count(self.vocab_size):
             raise InputError(f"Looped.vocab_size is {self.vocab_size!r}; expected an integer >= 1, or None")
 
     def modules(self) -> list[nn.Module]:
@@ -102,10 +103,6 @@ def _owner(part: object) -> nn.Module | None:
     return bound if isinstance(bound, nn.Module) else None
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
 @dataclass(frozen=True, eq=False)
 class Trace:
     """One run of a looped model: the states H_0..H_K, each in memory of its own, and the exits on demand."""
@@ -129,15 +126,13 @@ class Trace:
         Raises:
             InputError: the run has fewer loops.
         """
-        if not _is_count(loops) or loops > self.loops:
-            raise InputError(
-                f"a run of {loops!r} loops from a trace of {self.loops}; expected an integer 1..{self.loops}"
-            )
+        if not is_count(loops) or loops > self.loops:
+            raise InputError(f"a run of {loops!r} loops from a trace of {self.loops}; expected 1..{self.loops}")
         return replace(self, states=self.states[: loops + 1])
 
     def logits(self, loop: int) -> Tensor:
         """Logits (B, T, V) of exit `loop` (1..K) of this run; computed at each call and not kept."""
-        if not _is_count(loop) or loop > self.loops:
+        if not is_count(loop) or loop > self.loops:
             raise InputError(f"exit {loop!r} of a trace of {self.loops} loops; expected an integer 1..{self.loops}")
         with nullcontext() if self.grad else torch.no_grad():
             return self.model.readout(self.states[loop], self.context, loop, self.loops)
@@ -162,7 +157,7 @@ def unroll(model: Looped, tokens: Tensor, loops: int | None = None, grad: bool =
             "Describe the model with Looped(embed=..., step=..., readout=..., trained_loops=...)"
         )
     loops = model.trained_loops if loops is None else loops
-    if not _is_count(loops):
+    if not is_count(loops):
         raise InputError(f"loops is {loops!r}; expected an integer >= 1")
     check_tokens(tokens, model.vocab_size)
     # Inference tensors carry no version counter, by which changes in place are seen.
@@ -199,25 +194,6 @@ def _embed(model: Looped, tokens: Tensor) -> tuple[Tensor, Any]:
     state, context = embedded
     _check_state(state, None, "embed")
     return state, context
-
-
-def check_tokens(tokens: Tensor, vocab_size: int | None) -> None:
-    """Refuse what is no batch of token ids (B, T) of the vocabulary, whose size may be unknown.
-
-    Raises:
-        InputError: another form, or (on a CPU) ids out of range.
-    """
-    if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64 or tokens.ndim != 2 or 0 in tokens.shape:
-        seen = f"{tokens.dtype} {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
-        raise InputError(f"tokens are {seen}; expected a non-empty int64 tensor of shape (B, T)")
-    # On an accelerator this look would stall the queue at every step; there the embedding itself refuses them.
-    if vocab_size is not None and tokens.device.type == "cpu":
-        low, high = (int(bound) for bound in tokens.aminmax())
-        if low < 0 or high >= vocab_size:
-            raise InputError(
-                f"tokens span {low}..{high}; expected 0..{vocab_size - 1} for a vocabulary of {vocab_size}. "
-                "Was the text encoded with this model's tokenizer?"
-            )
 
 
 def _check_state(state: object, like: Tensor | None, source: str) -> None:

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from loopverify.arguments import check_logits, check_seed
 from loopverify.errors import InputError
 from loopverify.looped import Looped, unroll
 from loopverify.probes import untouched
-from loopverify.probes.logits import check_logits
-from loopverify.probes.readonly import check_seed
 
 __all__ = ["Batch", "drawn_tokens", "read_tokens"]
 

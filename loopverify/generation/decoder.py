@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from loopverify.arguments import check_count, check_kind, check_tokens
 from loopverify.errors import InputError
 from loopverify.generation.block import propagate, run_loop
 from loopverify.generation.cache import Cache
 from loopverify.generation.exits import EarlyExit
-from loopverify.looped import Looped, check_tokens
+from loopverify.looped import Looped
 from loopverify.models import LoopedTransformer
-from loopverify.probes.arguments import check_count, check_kind
 from loopverify.probes.confidence import Arrival, named
 from loopverify.probes.reading import read_logits
 

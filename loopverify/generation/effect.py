@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from loopverify.arguments import IGNORE, check_count, check_kind
 from loopverify.generation.decoder import Decoder, transformer
 from loopverify.generation.exits import MISSING, EarlyExit
 from loopverify.looped import Looped, unroll
 from loopverify.models import LoopedTransformer
-from loopverify.objectives.terms import IGNORE
-from loopverify.probes.arguments import check_count, check_kind
 from loopverify.probes.confidence import named
 from loopverify.probes.heldout import Batches, batch_pairs, perplexity
 from loopverify.probes.readonly import untouched

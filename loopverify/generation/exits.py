@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from loopverify.arguments import check_number
 from loopverify.errors import unknown
-from loopverify.probes.arguments import check_number
 from loopverify.probes.confidence import Score, named
 
 __all__ = ["MISSING", "EarlyExit"]

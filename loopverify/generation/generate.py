@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from loopverify.arguments import check_count, check_kind
 from loopverify.errors import InputError
 from loopverify.generation.decoder import Decoder, transformer
 from loopverify.generation.exits import EarlyExit
@@ -19,7 +20,6 @@ from loopverify.generation.prompts import Prompts, padded
 from loopverify.generation.sampling import Sampling
 from loopverify.looped import Looped
 from loopverify.models import LoopedTransformer
-from loopverify.probes.arguments import check_count, check_kind
 from loopverify.probes.readonly import untouched
 
 __all__ = ["PAD", "Generated", "NewTokens", "cached", "generate", "stream"]

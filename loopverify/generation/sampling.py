@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from loopverify.probes.arguments import check_count, check_number
+from loopverify.arguments import check_count, check_number
 
 __all__ = ["Sampling"]
 

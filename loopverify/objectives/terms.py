@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from loopverify.arguments import IGNORE
 from loopverify.errors import InputError
 from loopverify.looped import Trace
 from loopverify.objectives.chunked import weighted_sum
 
 __all__ = [
-    "IGNORE",
     "exit_cross_entropy",
     "exit_entropy",
     "exit_weighted",
@@ -26,9 +26,6 @@ __all__ = [
     "terminal",
     "weighted_exits",
 ]
-
-IGNORE = -100
-"""Targets of this value are left out of every mean, as in torch.nn.functional.cross_entropy."""
 
 
 def exit_cross_entropy(trace: Trace, targets: Tensor, loop: int) -> Tensor:

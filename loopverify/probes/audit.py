@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from loopverify._version import __version__
+from loopverify.arguments import IGNORE, check_count, check_targets
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace
 from loopverify.objectives import named
-from loopverify.objectives.terms import IGNORE
-from loopverify.probes.arguments import check_count
 from loopverify.probes.carry import MOST_LOOPS, LastingCarry, LoopCarry, lasting_mean, lasting_scale, scale_carry
 from loopverify.probes.depth import DepthUse, overshoot
 from loopverify.probes.findings import Facts, LoopRecord, StateVariable
@@ -32,7 +31,6 @@ from loopverify.probes.norms import token_norms
 from loopverify.probes.readonly import untouched
 from loopverify.probes.record import Audit
 from loopverify.probes.sweep import HALF, Exit, exit_sweep
-from loopverify.probes.targets import check_targets
 from loopverify.probes.visibility import Signal, overall, seen_by, signals
 
 __all__ = ["audit"]

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
+from loopverify.arguments import IGNORE
 from loopverify.errors import InputError
 from loopverify.looped import Looped, unroll
-from loopverify.objectives.terms import IGNORE
 from loopverify.probes.heldout import check_looped
 from loopverify.probes.questions import Question
 from loopverify.probes.readonly import untouched

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 from loopverify._version import __version__
+from loopverify.arguments import check_logits, check_targets
 from loopverify.errors import InputError, unknown
 from loopverify.looped import Looped, Trace, unroll
 from loopverify.probes.comparison import Agreement, Comparison, LoopGaps, Parting, Side
 from loopverify.probes.gaps import apart, check_sizes, loop_gaps
-from loopverify.probes.logits import check_logits
 from loopverify.probes.readonly import untouched
 from loopverify.probes.rounding import Rounding, check_tolerance, coarser, rounding_of
-from loopverify.probes.targets import check_targets
 
 __all__ = ["compare"]
 

@@ -28,9 +28,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from loopverify.arguments import check_count
 from loopverify.errors import unknown
 from loopverify.looped import Looped
-from loopverify.probes.arguments import check_count
 from loopverify.probes.reading import LOSS, Reading, read
 from loopverify.theory import polar
 

@@ -19,10 +19,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from loopverify.arguments import IGNORE, check_count, check_kind, check_number, check_tokens
 from loopverify.errors import InputError, unknown
-from loopverify.looped import Looped, check_tokens
-from loopverify.objectives.terms import IGNORE
-from loopverify.probes.arguments import check_count, check_kind, check_number
+from loopverify.looped import Looped
 from loopverify.probes.confidence import Arrival, Score, Work
 from loopverify.probes.heldout import Batches, check_looped, perplexity
 from loopverify.probes.reading import Reading

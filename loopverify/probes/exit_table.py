@@ -11,10 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from loopverify.arguments import IGNORE, check_count
 from loopverify.errors import InputError, unknown
 from loopverify.looped import Looped, Trace
-from loopverify.objectives.terms import IGNORE
-from loopverify.probes.arguments import check_count
 from loopverify.probes.confidence import SCORES, Arrival, Score, named
 from loopverify.probes.heldout import Batches, Sample, over_batches
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from loopverify.arguments import check_kind
 from loopverify.looped import Looped
-from loopverify.probes.arguments import check_kind
 from loopverify.probes.confidence import Score, named
 from loopverify.probes.dynamic_batch import DynamicRun, run_batches
 from loopverify.probes.exit_table import exit_table

@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from loopverify.arguments import IGNORE, check_vocabulary
 from loopverify.errors import InputError
-from loopverify.objectives.terms import IGNORE
 from loopverify.probes.comparison import Gap, LoopGaps
-from loopverify.probes.targets import check_vocabulary
 from loopverify.theory import polar
 
 __all__ = ["apart", "check_sizes", "loop_gaps"]

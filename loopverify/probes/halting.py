@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from loopverify.arguments import check_kind, check_number
 from loopverify.looped import Looped
-from loopverify.probes.arguments import check_kind, check_number
 from loopverify.probes.confidence import Score
 from loopverify.probes.exit_table import ExitTable, exit_table
 from loopverify.probes.heldout import Batches, Sample, perplexity

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from loopverify._version import __version__
+from loopverify.arguments import IGNORE, check_kind
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace, unroll
-from loopverify.objectives.terms import IGNORE
-from loopverify.probes.arguments import check_kind
 from loopverify.probes.gradients import working_dtype
 from loopverify.probes.readonly import untouched
 

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from loopverify.arguments import check_count, check_kind
 from loopverify.errors import InputError
-from loopverify.probes.arguments import check_count, check_kind
 from loopverify.probes.confidence import Arrival, Score
 from loopverify.probes.reading import LOGITS, LinearHead, Reading, read_linear
 from loopverify.theory.polar import at_least_float32

@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from loopverify.arguments import IGNORE, check_vocabulary
 from loopverify.errors import InputError
 from loopverify.looped import Looped
 from loopverify.models import LoopedTransformer
-from loopverify.objectives.terms import IGNORE
-from loopverify.probes.scoring import check_targets, entropies
+from loopverify.probes.scoring import entropies
 from loopverify.theory.polar import at_least_float32
 
 __all__ = ["LOSS", "LinearHead", "Reading", "linear_head", "read", "read_linear", "read_logits"]
@@ -159,7 +159,7 @@ def read_logits(logits: Tensor, *, targets: Tensor | None = None, wants: Collect
 
 def _check(targets: Tensor | None, V: int, wants: Collection[str]) -> None:
     if targets is not None:
-        check_targets(targets, V)
+        check_vocabulary(targets, V)
     if "top" in wants and V < 2:
         raise InputError(f"a margin of {V} logits; expected at least two")
 

@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
+from loopverify.arguments import check_seed
 from loopverify.looped import Looped
-from loopverify.probes.arguments import check_count
 
-__all__ = ["check_seed", "untouched"]
+__all__ = ["untouched"]
 
 
 @contextmanager
@@ -35,15 +35,6 @@ def untouched(model: Looped, seed: int = 0) -> Iterator[None]:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
         yield
-
-
-def check_seed(seed: object) -> None:
-    """Refuse what is no seed of torch's random numbers.
-
-    Raises:
-        InputError: not an integer in 0..2^63 - 1.
-    """
-    check_count("seed", seed, "an integer in 0..2^63 - 1", least=0, most=2**63 - 1)
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from loopverify.arguments import check_number
 from loopverify.looped import Trace
-from loopverify.probes.arguments import check_number
 from loopverify.probes.gradients import working_dtype
 
 __all__ = ["Rounding", "check_tolerance", "coarser", "rounding_of"]

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from loopverify.arguments import IGNORE, check_vocabulary
 from loopverify.errors import InputError
-from loopverify.objectives.terms import IGNORE
 from loopverify.theory.polar import at_least_float32
 
-__all__ = ["check_targets", "entropies", "margins", "mean_counted", "token_losses", "top_probabilities"]
+__all__ = ["entropies", "margins", "mean_counted", "token_losses", "top_probabilities"]
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
@@ -22,18 +22,9 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     Raises:
         InputError: a target outside the vocabulary.
     """
-    check_targets(targets, logits.shape[-1])
+    check_vocabulary(targets, logits.shape[-1])
     flat = at_least_float32(logits).flatten(0, -2)
     return F.cross_entropy(flat, targets.flatten(), ignore_index=IGNORE, reduction="none").view(targets.shape)
-
-
-def check_targets(targets: Tensor, V: int) -> None:
-    """Raise an InputError if a target is outside a vocabulary of V."""
-    outside = targets[(targets != IGNORE) & ((targets < 0) | (targets >= V))]
-    if outside.numel():
-        raise InputError(
-            f"targets contain {int(outside[0])}; expected 0..{V - 1} for {V} logits ({IGNORE} leaves a token out)"
-        )
 
 
 def entropies(logits: Tensor) -> Tensor:

@@ -14,10 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from loopverify.arguments import IGNORE, check_logits, check_vocabulary
 from loopverify.looped import Trace
-from loopverify.objectives.terms import IGNORE
-from loopverify.probes.logits import check_logits
-from loopverify.probes.targets import check_vocabulary
 from loopverify.theory.polar import at_least_float32
 from loopverify.theory.visibility import radial_signal, sigma
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from loopverify.probes.arguments import check_count
+from loopverify.arguments import check_count
 
 __all__ = ["Clock", "median_ratio", "take_turns"]
 

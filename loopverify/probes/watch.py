@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from loopverify.arguments import check_number
 from loopverify.errors import InputError
 from loopverify.looped import Trace
-from loopverify.probes.arguments import check_number
 from loopverify.probes.ledger import Update, updates
 from loopverify.probes.norms import TokenNorms, token_norms
 from loopverify.theory import polar

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from loopverify.tasks.task import Sequences, check_count, depths
+from loopverify.arguments import check_count
+from loopverify.tasks.task import Sequences, depths
 
 __all__ = ["Circuit"]
 
@@ -42,7 +43,7 @@ class Circuit:
 
     def __post_init__(self) -> None:
         check_count("depth", self.depth)
-        check_count("width", self.width, 2, "for gates that read two wires")
+        check_count("width", self.width, "an integer >= 2, for gates that read two wires", least=2)
 
     @property
     def vocab_size(self) -> int:

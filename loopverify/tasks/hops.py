@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from loopverify.tasks.task import Sequences, check_count, depths, shuffled
+from loopverify.arguments import check_count
+from loopverify.tasks.task import Sequences, depths, shuffled
 
 __all__ = ["Hops"]
 
@@ -34,7 +35,8 @@ class Hops:
 
     def __post_init__(self) -> None:
         check_count("depth", self.depth)
-        check_count("symbols", self.symbols, self.depth + 1, "for a walk that visits none twice")
+        least = self.depth + 1
+        check_count("symbols", self.symbols, f"an integer >= {least}, for a walk that visits none twice", least=least)
 
     @property
     def vocab_size(self) -> int:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from loopverify.tasks.task import Sequences, check_count, depths, shuffled
+from loopverify.arguments import check_count
+from loopverify.tasks.task import Sequences, depths, shuffled
 
 __all__ = ["Paragg"]
 
@@ -37,8 +38,10 @@ class Paragg:
     def __post_init__(self) -> None:
         check_count("depth", self.depth)
         check_count("width", self.width)
-        check_count("symbols", self.symbols, 2 * self.depth + 1, "for a cycle on which the way back is no shorter")
-        check_count("symbols", self.symbols, self.width, "for starts that differ")
+        least = 2 * self.depth + 1
+        expected = f"an integer >= {least}, for a cycle on which the way back is no shorter"
+        check_count("symbols", self.symbols, expected, least=least)
+        check_count("symbols", self.symbols, f"an integer >= {self.width}, for starts that differ", least=self.width)
 
     @property
     def vocab_size(self) -> int:

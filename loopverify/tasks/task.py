@@ -8,9 +8,10 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
+from loopverify.arguments import check_count
 from loopverify.errors import InputError
 
-__all__ = ["NOT_ASKED", "Sequences", "Task", "check_count", "depths", "shuffled"]
+__all__ = ["NOT_ASKED", "Sequences", "Task", "depths", "shuffled"]
 
 NOT_ASKED = -100
 """The target where nothing is asked, which torch.nn.functional.cross_entropy leaves out."""
@@ -74,9 +75,3 @@ def depths(count: int, generator: torch.Generator, deepest: int, depth: int | No
 def shuffled(count: int, size: int, generator: torch.Generator) -> Tensor:
     """(count, size) int64: a uniform permutation of 0..size-1 in every row."""
     return torch.rand(count, size, generator=generator, dtype=torch.float64).argsort(1)
-
-
-def check_count(name: str, value: int, least: int = 1, why: str = "") -> None:
-    """Raise an InputError unless `value` is at least `least`."""
-    if value < least:
-        raise InputError(f"{name} is {value}; expected an integer >= {least}{why and f', {why}'}")

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 import torch
 
+from loopverify.arguments import IGNORE
 from loopverify.errors import InputError
-from loopverify.objectives.terms import IGNORE
 from loopverify.tasks import NOT_ASKED, Circuit, Hops, Paragg, Sequences, Task
 from tests.loopverify.tasks import oracles
 
