@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from loopverify.probes.turns import take_turns
+from loopverify.measures.timing import take_turns
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture

@@ -17,17 +17,13 @@ from bench.contest import clock_of
 from loopverify.cli.folder import runs_folder
 from loopverify.errors import LoopverifyError
 from loopverify.generation import EarlyExit, exit_effect
+from loopverify.halting.calibration import calibrate, halt
+from loopverify.halting.confidence import HeadScore
+from loopverify.halting.exit_table import exit_table
+from loopverify.halting.frontier import frontier
+from loopverify.halting.low_rank import CertifiedMargin, LowRankMargin
+from loopverify.halting.token_statistics import linear_head
 from loopverify.looped import unroll
-from loopverify.probes import (
-    CertifiedMargin,
-    HeadScore,
-    LowRankMargin,
-    calibrate,
-    exit_table,
-    frontier,
-    halt,
-    linear_head,
-)
 from train.launch.run import ensure, open_corpus
 from train.spec import RunSpec, preset
 from train.store import RunStore

@@ -2,7 +2,7 @@
 
 The weights are random and so is nothing else: which sequence leaves where is planted, so that the average depth is 1, 2
 or 3 of 4, while the score is computed and paid for. *Ideal by counted work* is the time that the counted loops and head
-products would take, a head product at its price in loops (see `loopverify.probes.frontier`): by multiplications, which
+products would take, a head product at its price in loops (see `loopverify.halting.frontier`): by multiplications, which
 has no noise, and as the fixed runs of the same rounds have it.
 """
 
@@ -19,11 +19,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.contest import Contest, Ratio
 from bench.shapes import Shape
+from loopverify.halting.confidence import Arrival, HeadScore, Score, StateChange
+from loopverify.halting.dynamic_batch import run_batches
+from loopverify.halting.frontier import head_cost, ideal_speedup
+from loopverify.halting.low_rank import LowRankMargin
+from loopverify.halting.token_statistics import TokenStatistics, linear_head
 from loopverify.looped import Looped
-from loopverify.probes import HeadScore, LowRankMargin, Score, StateChange, linear_head, run_batches
-from loopverify.probes.confidence import Arrival
-from loopverify.probes.frontier import head_cost, ideal_speedup
-from loopverify.probes.reading import Reading
 
 BATCHES, ROWS, TOKENS = 2, 8, 64
 LEAST_SHARE = 0.95
@@ -42,10 +43,10 @@ class Planted(Score):
     def __init__(self, score: Score, exits: Tensor) -> None:
         self.name, self.wants, self._score, self._exits = score.name, score.wants, score, exits
 
-    def confidence(self, at: Arrival, reading: Reading | None) -> Tensor:
+    def confidence(self, at: Arrival, reading: TokenStatistics | None) -> Tensor:
         return self._score.confidence(at, reading)
 
-    def leaves(self, at: Arrival, threshold: float) -> tuple[Tensor, Reading | None]:
+    def leaves(self, at: Arrival, threshold: float) -> tuple[Tensor, TokenStatistics | None]:
         _, reading = self._score.leaves(at, threshold)
         return self._exits[at.numbers] == at.loop, reading
 

@@ -11,38 +11,67 @@ from typing import TYPE_CHECKING
 from loopverify._version import __version__
 
 if TYPE_CHECKING:
-    from loopverify import checks, claims, generation, models, objectives, probes, report, stats, theory
+    from loopverify import (
+        adapters,
+        auditing,
+        checks,
+        claims,
+        comparing,
+        errors,
+        generation,
+        halting,
+        measures,
+        models,
+        objectives,
+        report,
+        stats,
+        tasks,
+        theory,
+        watching,
+    )
     from loopverify.adapters import adapt
+    from loopverify.auditing.audit import audit
+    from loopverify.auditing.findings import LoopRecord, StateVariable
+    from loopverify.auditing.record import Audit
     from loopverify.checks import CheckResult, check_looped_model, checks_for, parametrize_with_checks
+    from loopverify.comparing.compare import compare
+    from loopverify.comparing.comparison import Comparison
     from loopverify.looped import Looped, Trace, unroll
-    from loopverify.probes import Audit, Comparison, LoopRecord, StateVariable, Watch, audit, compare
+    from loopverify.watching.watch import Watch
 
 # public name -> module that defines it (None: the name is itself a subpackage)
 _LAZY: dict[str, str | None] = {
-    "Audit": "loopverify.probes",
+    "Audit": "loopverify.auditing.record",
     "CheckResult": "loopverify.checks",
-    "Comparison": "loopverify.probes",
-    "LoopRecord": "loopverify.probes",
+    "Comparison": "loopverify.comparing.comparison",
+    "LoopRecord": "loopverify.auditing.findings",
     "Looped": "loopverify.looped",
-    "StateVariable": "loopverify.probes",
+    "StateVariable": "loopverify.auditing.findings",
     "Trace": "loopverify.looped",
-    "Watch": "loopverify.probes",
+    "Watch": "loopverify.watching.watch",
     "adapt": "loopverify.adapters",
-    "audit": "loopverify.probes",
+    "adapters": None,
+    "audit": "loopverify.auditing.audit",
+    "auditing": None,
     "check_looped_model": "loopverify.checks",
     "checks": None,
     "checks_for": "loopverify.checks",
     "claims": None,
-    "compare": "loopverify.probes",
+    "compare": "loopverify.comparing.compare",
+    "comparing": None,
+    "errors": None,
     "generation": None,
+    "halting": None,
+    "measures": None,
     "models": None,
     "objectives": None,
     "parametrize_with_checks": "loopverify.checks",
-    "probes": None,
     "report": None,
     "stats": None,
+    "tasks": None,
     "theory": None,
     "unroll": "loopverify.looped",
+    "watching": None,
 }
 
 __all__ = [
@@ -56,21 +85,28 @@ __all__ = [
     "Watch",
     "__version__",
     "adapt",
+    "adapters",
     "audit",
+    "auditing",
     "check_looped_model",
     "checks",
     "checks_for",
     "claims",
     "compare",
+    "comparing",
+    "errors",
     "generation",
+    "halting",
+    "measures",
     "models",
     "objectives",
     "parametrize_with_checks",
-    "probes",
     "report",
     "stats",
+    "tasks",
     "theory",
     "unroll",
+    "watching",
 ]
 
 

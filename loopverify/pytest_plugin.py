@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from loopverify.regression.files import Collected
+from loopverify.comparing.files import Collected
 
 if TYPE_CHECKING:
-    from loopverify.regression.guard import LoopedRegression
+    from loopverify.comparing.guard import LoopedRegression
 
 _COLLECTED = pytest.StashKey[Collected]()
 _SENT = "loopverify_collected"
@@ -59,7 +59,7 @@ def _cases(references: list[str], config: pytest.Config) -> list[object]:
 @pytest.fixture
 def looped_regression(request: pytest.FixtureRequest) -> LoopedRegression:
     """Guards a looped model by a trace stored beside the test: looped_regression.check(model, tokens, loops=4)."""
-    from loopverify.regression.guard import LoopedRegression
+    from loopverify.comparing.guard import LoopedRegression
 
     return LoopedRegression(
         request.path,

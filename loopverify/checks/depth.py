@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
+from loopverify.auditing import depth
 from loopverify.checks.check import check
 from loopverify.checks.readouts import logits_form
 from loopverify.checks.record import Finding, at_least, at_most
 from loopverify.checks.subject import Subject, exactly, gap
 from loopverify.looped import Trace
-from loopverify.probes import depth
 
 __all__ = ["depth_use", "overshoot"]
 

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from loopverify.looped import Looped
-from loopverify.probes.readonly import untouched
+from loopverify.readonly import untouched
 
 __all__ = ["preserved", "same", "tensors_of"]
 
 
 @contextmanager
 def preserved(model: Looped, seed: int) -> Iterator[None]:
-    """As `probes.readonly.untouched`, for models that may be at fault: parameters and Python's random state, too.
+    """As `loopverify.readonly.untouched`, for models that may be at fault: parameters and Python's random state, too.
 
     Values are compared with copies: a change through `.data` leaves no trace in version counters. Gradients need no
     care, since checks never accumulate any.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import unittest
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 from loopverify.errors import LoopverifyError
+from loopverify.plain import plain_dict
 
 __all__ = [
     "CheckResult",
@@ -70,8 +70,7 @@ class CheckResult:
 
     def to_dict(self) -> dict[str, object]:
         """The record for JSON, with its margin. Infinities and NaN become strings, which JSON can hold."""
-        record = {**asdict(self), "margin": self.margin}
-        return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+        return plain_dict({**asdict(self), "margin": self.margin})
 
     def __str__(self) -> str:
         return f"{self.status:<7} {self.id}: {self.message}"

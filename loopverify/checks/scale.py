@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from loopverify.auditing.carry import scale_carry
+from loopverify.auditing.exit_sweep import exit_sweep
+from loopverify.auditing.growth import RESOLUTION, GrowthLaw, fit_growth, mean_scales
 from loopverify.checks.check import check
 from loopverify.checks.readouts import logits_form
 from loopverify.checks.record import Finding, NotApplicableError, at_most, first_failing
@@ -11,9 +14,6 @@ from loopverify.checks.subject import Subject
 from loopverify.checks.traits import GROWTH
 from loopverify.errors import InputError
 from loopverify.looped import Trace
-from loopverify.probes.carry import scale_carry
-from loopverify.probes.growth import RESOLUTION, GrowthLaw, fit_growth, mean_scales
-from loopverify.probes.sweep import exit_sweep
 
 __all__ = ["growth_law", "hidden_growth"]
 

@@ -1,7 +1,7 @@
 """Table 7 of Sharma & Vu 2026 (appendix 11.2): multiple choice by the likelihood of continuations.
 
 Nothing here can be answered by a model of regex tokens on the text of a preset: the questions are those of nine
-benchmarks, and no package that this library can depend on brings them. `probes.choices` measures whoever has them.
+benchmarks, and no package that this library can depend on brings them. `measures.choices` measures whoever has them.
 """
 
 from __future__ import annotations

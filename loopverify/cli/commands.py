@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import torch
 import tyro
 
+from loopverify.auditing.audit import audit
 from loopverify.checks import check_looped_model
 from loopverify.checks.loading import load_model, raised
 from loopverify.claims import CLAIMS, Evidence, evaluate
@@ -26,7 +27,7 @@ from loopverify.cli.tokens import drawn_tokens, read_tokens
 from loopverify.errors import InputError, LoopverifyError
 from loopverify.looped import Looped
 from loopverify.objectives import named
-from loopverify.probes import audit, untouched
+from loopverify.readonly import untouched
 from loopverify.report import build
 
 __all__ = ["run"]

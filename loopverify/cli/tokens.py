@@ -14,7 +14,7 @@ from torch import Tensor
 from loopverify.arguments import check_logits, check_seed
 from loopverify.errors import InputError
 from loopverify.looped import Looped, unroll
-from loopverify.probes import untouched
+from loopverify.readonly import untouched
 
 __all__ = ["Batch", "drawn_tokens", "read_tokens"]
 

@@ -15,10 +15,10 @@ from loopverify.errors import InputError
 from loopverify.generation.block import propagate, run_loop
 from loopverify.generation.cache import Cache
 from loopverify.generation.exits import EarlyExit
+from loopverify.halting.confidence import Arrival, named
+from loopverify.halting.token_statistics import logit_statistics
 from loopverify.looped import Looped
 from loopverify.models import LoopedTransformer
-from loopverify.probes.confidence import Arrival, named
-from loopverify.probes.reading import read_logits
 
 __all__ = ["Decoder", "Step", "transformer"]
 
@@ -150,7 +150,7 @@ class Decoder:
         shown = self._view.readout(at.after, None, at.loop, at.loops) if last or wants else None
         if last or self._exit is None or self._score is None:
             return torch.full_like(at.tokens[:, 0], last, dtype=torch.bool), shown
-        reading = read_logits(shown, wants=wants) if shown is not None else None
+        reading = logit_statistics(shown, wants=wants) if shown is not None else None
         return self._score.confidence(at, reading).mean(-1) > self._exit.threshold, shown
 
     def _fill(self, rows: Tensor, columns: Tensor, loop: int) -> None:

@@ -1,8 +1,8 @@
 """What early exits do to a model that decodes with a cache: quality, agreement with full depth, and loops run.
 
 Held-out text is decoded token by token, each token given (teacher forcing), so that every rule answers for the same
-contexts. The exits of a token are calibrated as those of a sequence: `probes.exit_table(..., by="token")` scores the
-exits of the full forward, `probes.calibrate` keeps a perplexity budget, and what is measured here is whether the budget
+contexts. The exits of a token are calibrated as those of a sequence: `halting.exit_table(..., by="token")` scores the
+exits of the full forward, `halting.calibrate` keeps a perplexity budget, and what is measured here is whether it
 survives the cache, where later tokens attend to keys that were never computed.
 """
 
@@ -16,12 +16,12 @@ from torch import Tensor
 from loopverify.arguments import IGNORE, check_count, check_kind
 from loopverify.generation.decoder import Decoder, transformer
 from loopverify.generation.exits import MISSING, EarlyExit
+from loopverify.halting.confidence import named
 from loopverify.looped import Looped, unroll
+from loopverify.measures.held_out import Batches, batch_pairs, perplexity
+from loopverify.measures.per_token import token_losses
 from loopverify.models import LoopedTransformer
-from loopverify.probes.confidence import named
-from loopverify.probes.heldout import Batches, batch_pairs, perplexity
-from loopverify.probes.readonly import untouched
-from loopverify.probes.scoring import token_losses
+from loopverify.readonly import untouched
 
 __all__ = ["ExitEffect", "exit_effect"]
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from loopverify.arguments import check_number
 from loopverify.errors import unknown
-from loopverify.probes.confidence import Score, named
+from loopverify.halting.confidence import Score, named
 
 __all__ = ["MISSING", "EarlyExit"]
 
@@ -28,9 +28,9 @@ class EarlyExit:
     """A token leaves after the first loop whose confidence is above a threshold, and at the last in any case."""
 
     threshold: float
-    """See `probes.exit_table(..., by="token")` and `probes.calibrate` for one that keeps a perplexity budget."""
+    """See `halting.exit_table(..., by="token")` and `halting.calibrate` for one that keeps a perplexity budget."""
     score: str | Score = "margin"
-    """A name of `probes.SCORES`, or a score of `probes.confidence`."""
+    """A name of `halting.SCORES`, or a score of `halting.confidence`."""
     missing: Literal["recompute", "copy", "propagate"] = "recompute"
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from loopverify.generation.prompts import Prompts, padded
 from loopverify.generation.sampling import Sampling
 from loopverify.looped import Looped
 from loopverify.models import LoopedTransformer
-from loopverify.probes.readonly import untouched
+from loopverify.readonly import untouched
 
 __all__ = ["PAD", "Generated", "NewTokens", "cached", "generate", "stream"]
 

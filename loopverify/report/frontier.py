@@ -1,6 +1,6 @@
 """Perplexity against speed, as figures (Figure 4 of Sharma & Vu 2026): fixed depths of stored runs, and halting rules.
 
-chart = frontier_chart({"per_loop/raw": probes.frontier(model, calibration, evaluation)})
+chart = frontier_chart({"per_loop/raw": halting.frontier(model, calibration, evaluation)})
 svg = figures.draw(chart, preset="tiny")
 """
 
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from loopverify.claims import Run
-from loopverify.probes.frontier import Frontier, FrontierPoint
+from loopverify.halting.frontier import Frontier, FrontierPoint
 from loopverify.report.chart import Chart, Line, scattered
 from loopverify.report.table import by_condition, last_loop
 

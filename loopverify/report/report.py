@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any
 
 from loopverify import __version__
 from loopverify.claims import CLAIMS, Claim, Run, evaluate, one_study
+from loopverify.plain import plain_dict
 from loopverify.report.charts import History, charts
 from loopverify.report.facts import shared_facts
 from loopverify.report.markdown import markdown
@@ -39,7 +38,7 @@ class Report(Record):
             "charts": [asdict(chart) for chart in self.charts],
             "facts": dict(self.facts),
         }
-        return json.dumps(_json_values(record), indent=1, allow_nan=False, ensure_ascii=False)
+        return json.dumps(plain_dict(record), indent=1, allow_nan=False, ensure_ascii=False)
 
     def to_html(self) -> str:
         """The record as one self-contained page.
@@ -92,13 +91,3 @@ def build(
         charts=charts(study, histories or {}),
         facts=MappingProxyType({**(facts or {}), **shared_facts(study)}),
     )
-
-
-def _json_values(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: _json_values(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json_values(entry) for entry in value]
-    return value

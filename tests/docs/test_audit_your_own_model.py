@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from loopverify.cli import main
-from loopverify.probes import DriftWarning
+from loopverify.watching.watch import DriftWarning
 from tests.docs.pages import blocks, commands
 
 pytest_plugins = ["pytester"]

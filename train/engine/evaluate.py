@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from loopverify.auditing.depth import exit_losses
+from loopverify.auditing.norms import token_norms
 from loopverify.looped import Looped, unroll
-from loopverify.probes.depth import exit_losses
-from loopverify.probes.norms import token_norms
 
 __all__ = ["evaluate"]
 

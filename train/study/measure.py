@@ -31,7 +31,9 @@ _METRICS = "metrics.json"
 _MEASURING = (
     "loopverify/looped.py",
     "loopverify/objectives",
-    "loopverify/probes",
+    "loopverify/auditing",
+    "loopverify/halting",
+    "loopverify/measures",
     "loopverify/theory",
     "train/study/measurements.py",
 )

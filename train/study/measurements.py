@@ -15,16 +15,16 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from loopverify.halting.calibration import halting
 from loopverify.looped import Looped, Trace
+from loopverify.measures.clamp import clamp_effect
+from loopverify.measures.decomposition import PAPER_LOOPS, decompose
+from loopverify.measures.held_out import over_batches
+from loopverify.measures.radial import radial_summary
+from loopverify.measures.scale_sweep import ScaleSweep, scale_sweep
+from loopverify.measures.throughput import throughput
+from loopverify.measures.variable_depth import variable_depth
 from loopverify.models import LoopedTransformer
-from loopverify.probes.clamp import clamp_effect
-from loopverify.probes.decomposition import PAPER_LOOPS, decompose
-from loopverify.probes.halting import halting
-from loopverify.probes.heldout import over_batches
-from loopverify.probes.radial import radial_summary
-from loopverify.probes.scale_sweep import ScaleSweep, scale_sweep
-from loopverify.probes.throughput import throughput
-from loopverify.probes.variable_depth import variable_depth
 from loopverify.theory.polar import at_least_float32
 from train.data import Corpus, Windows
 from train.spec import RunSpec

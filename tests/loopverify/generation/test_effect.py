@@ -11,7 +11,8 @@ import torch.nn.functional as F
 import loopverify as lv
 from loopverify.errors import InputError
 from loopverify.generation import MISSING, EarlyExit, exit_effect
-from loopverify.probes import calibrate, exit_table, halt
+from loopverify.halting.calibration import calibrate, halt
+from loopverify.halting.exit_table import exit_table
 from tests.loopverify.generation.test_cached import V, transformer
 from tests.loopverify.generation.test_generation import exits_of
 

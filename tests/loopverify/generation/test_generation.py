@@ -12,9 +12,9 @@ from torch import Tensor
 import loopverify as lv
 from loopverify.errors import InputError
 from loopverify.generation import MISSING, Decoder, EarlyExit, cached, generate, stream
+from loopverify.halting.confidence import Arrival, Score
+from loopverify.halting.token_statistics import TokenStatistics
 from loopverify.models import RECURRENCES, LoopedTransformer
-from loopverify.probes.confidence import Arrival, Score
-from loopverify.probes.reading import Reading
 from tests.loopverify.generation.naive import Naive
 from tests.loopverify.generation.test_cached import V, transformer
 
@@ -111,7 +111,7 @@ def test_cheap_rules_do_what_they_say(missing: Any, readout: str, recurrence: st
 class Constant(Score):
     name = "constant"
 
-    def confidence(self, at: Arrival, reading: Reading | None) -> Tensor:
+    def confidence(self, at: Arrival, reading: TokenStatistics | None) -> Tensor:
         return torch.ones(at.after.shape[:2])
 
 

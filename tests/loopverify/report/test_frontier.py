@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from loopverify.claims import Run
-from loopverify.probes.frontier import Frontier, FrontierPoint
+from loopverify.halting.frontier import Frontier, FrontierPoint
 from loopverify.report.figures import draw
 from loopverify.report.frontier import depth_chart, frontier_chart
 from tests.loopverify.report.sample import sample_runs

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from loopverify.claims import CLAIMS
 from loopverify.errors import InputError, LoopverifyError
 from loopverify.looped import Looped, Trace, unroll
-from loopverify.probes.throughput import Throughput, throughput
+from loopverify.measures.throughput import Throughput, throughput
 from tests.train.micro import trained
 from train.launch.run import open_corpus, result
 from train.spec import RunSpec
