@@ -46,8 +46,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _cases(references: list[str], config: pytest.Config) -> list[object]:
+    from loopverify.checks.conformance import cases
     from loopverify.checks.loading import load_model
-    from loopverify.checks.suite import cases
     from loopverify.errors import InputError
 
     try:

@@ -13,8 +13,8 @@ and contradicted when it is not so.
 from __future__ import annotations
 
 from loopverify.checks.check import Check
-from loopverify.checks.record import CheckResult, ConformanceError, NotApplicableError
-from loopverify.checks.suite import CHECKS, check_looped_model, checks_for, parametrize_with_checks
+from loopverify.checks.conformance import CHECKS, check_looped_model, checks_for, parametrize_with_checks
+from loopverify.checks.result import CheckResult, ConformanceError, NotApplicableError
 from loopverify.checks.traits import TRAITS
 
 __all__ = [

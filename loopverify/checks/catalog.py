@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from loopverify.checks.suite import CHECKS
+from loopverify.checks.conformance import CHECKS
 from loopverify.checks.traits import TRAITS
 
 __all__ = ["catalog_markdown", "traits_markdown"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from loopverify.adapters import adapt
-from loopverify.checks.guard import preserved
-from loopverify.checks.record import CheckResult, ConformanceError, Finding, NotApplicableError, UnsoundRunError
+from loopverify.checks.preserving import preserved
+from loopverify.checks.result import CheckResult, ConformanceError, Finding, NotApplicableError, UnsoundRunError
 from loopverify.checks.subject import SEED, Subject
 from loopverify.checks.traits import TRAITS, known_traits
 from loopverify.errors import GradientCutError, InPlaceStepError

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopverify.checks.record import NotApplicableError, UnsoundRunError
+from loopverify.checks.result import NotApplicableError, UnsoundRunError
 from loopverify.checks.substitute import in_dtype
 from loopverify.looped import Looped, Trace, unroll
 

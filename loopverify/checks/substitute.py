@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from loopverify.checks.record import NotApplicableError
+from loopverify.checks.result import NotApplicableError
 from loopverify.looped import Looped
 
 __all__ = ["floating_tensors", "in_dtype", "trainable", "with_tensors"]

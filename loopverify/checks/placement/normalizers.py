@@ -1,21 +1,18 @@
-"""Find norms by what they do, watch their calls and replay them, without touching the model.
-
-Hooks here are torch's global ones: they see every module that is called, whoever holds it, and nothing is registered
-on the model itself.
-"""
+"""Find norms by what they do, and replay their calls, without touching the model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-__all__ = ["Call", "apart", "normalizes", "replayed", "watched"]
+from loopverify.checks.calls import Call
+
+__all__ = ["apart", "could_normalize", "normalizes", "replayed"]
 
 KNOWN = (nn.LayerNorm, nn.RMSNorm)
 AT_STATE = 0.1
@@ -28,30 +25,10 @@ AT_LARGE = 1e-3
 """And between rms 1e3 and 1e4 by less than this, where no epsilon weighs anything."""
 
 
-@dataclass(frozen=True, eq=False)
-class Call:
-    """One call of a module that could be a norm."""
-
-    module: nn.Module
-    given: Tensor
-    result: Tensor
-
-
-@contextmanager
-def watched() -> Iterator[list[Call]]:
-    """The calls inside the block, in order, of modules that could be norms: tensor in, tensor of that shape out."""
-    calls: list[Call] = []
-
-    def record(module: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any], result: Any) -> None:
-        given = [*arguments, *keywords.values()]
-        if len(given) == 1 and _preserved(given[0], result) and _has_few_parameters(module):
-            calls.append(Call(module, given[0].detach(), result.detach()))
-
-    handle = register_module_forward_hook(record, with_kwargs=True)
-    try:
-        yield calls
-    finally:
-        handle.remove()
+def could_normalize(module: nn.Module) -> bool:
+    """Whether a module is small enough for a norm: no children, at most a gain and a bias."""
+    own = list(module.parameters(recurse=False))
+    return not list(module.children()) and len(own) <= 2 and all(parameter.ndim <= 1 for parameter in own)
 
 
 @contextmanager
@@ -100,14 +77,3 @@ def apart(a: Tensor, b: Tensor) -> float:
     """rms(a - b) / rms(b); 0 when both are zero, NaN when a value is not finite."""
     change, size = (float(x.detach().double().square().mean().sqrt()) for x in (a - b, b))
     return 0.0 if change == 0 else change / size if size > 0 else float("inf")
-
-
-def _preserved(given: object, result: object) -> bool:
-    if not (isinstance(given, Tensor) and isinstance(result, Tensor)):
-        return False
-    return given.is_floating_point() and given.ndim > 0 and given.shape == result.shape and 0 not in given.shape
-
-
-def _has_few_parameters(module: nn.Module) -> bool:
-    own = list(module.parameters(recurse=False))
-    return not list(module.children()) and len(own) <= 2 and all(parameter.ndim <= 1 for parameter in own)

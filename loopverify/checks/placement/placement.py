@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from loopverify.auditing.carry import scale_carry
 from loopverify.auditing.exit_sweep import Visibility, exit_sweep
-from loopverify.checks.placement.normalizers import Call, apart, normalizes, replayed, watched
+from loopverify.checks.calls import Call, recorded
+from loopverify.checks.placement.normalizers import apart, could_normalize, normalizes, replayed
 from loopverify.checks.placement.places import NormPlace, Place, Placement
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace, unroll
@@ -94,7 +95,7 @@ def _count(model: Looped, tokens: Tensor, loops: int) -> _Counts:
     candidates: dict[nn.Module, Tensor] = {}
 
     def counted(run: Callable[[], object]) -> list[Call]:
-        with watched() as calls:
+        with recorded(could_normalize) as calls:
             run()
         for call in calls:
             candidates.setdefault(call.module, call.given)
@@ -126,7 +127,7 @@ class _Cuts:
 
 def _cuts(run: Callable[[Tensor], Tensor], state: Tensor, norms: Sequence[nn.Module], seed: int) -> set[nn.Module]:
     """The norms whose results alone decide what `run` makes of a state."""
-    with watched() as calls:
+    with recorded(could_normalize) as calls:
         expected = run(state)
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(state.shape, generator=generator, dtype=torch.float64).to(state)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from loopverify.checks import CHECKS, CheckResult
-from loopverify.checks.guard import same, tensors_of
+from loopverify.checks.preserving import same, tensors_of
 from tests.loopverify.checks.clean import CLEAN, build
 from tests.loopverify.checks.planting import Saboteur
 from tests.loopverify.checks.saboteurs import SABOTEURS

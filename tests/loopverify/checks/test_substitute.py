@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import loopverify as lv
-from loopverify.checks.guard import same, tensors_of
-from loopverify.checks.record import NotApplicableError
+from loopverify.checks.preserving import same, tensors_of
+from loopverify.checks.result import NotApplicableError
 from loopverify.checks.substitute import floating_tensors, in_dtype, trainable, with_tensors
 from tests.loopverify.checks.clean import CachedTransformer, OffsetGain, build
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import loopverify as lv
 from loopverify.checks import CHECKS, CheckResult
-from loopverify.checks.reports import _change
+from loopverify.checks.readout.reports import _change
 from loopverify.checks.subject import Subject, gap, rounding, token_gaps
 from loopverify.models import LoopedTransformer, TransformerConfig
 from loopverify.objectives import norm_penalty

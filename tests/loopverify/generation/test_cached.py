@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from loopverify.checks.suite import CHECKS
+from loopverify.checks.conformance import CHECKS
 from loopverify.generation import Decoder, EarlyExit, cached
 from loopverify.generation.prompts import padded
 from loopverify.models import READOUTS, RECURRENCES, LoopedTransformer, TransformerConfig

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from loopverify.checks.calls import counted
 from loopverify.checks.check import check
-from loopverify.checks.counting import counted
-from loopverify.checks.readouts import logits_form
-from loopverify.checks.record import Finding, at_most, first_failing
+from loopverify.checks.readout.readouts import logits_form
+from loopverify.checks.result import Finding, at_most, first_failing
 from loopverify.checks.subject import SEED, Subject, gap, pin
 
 __all__ = ["determinism", "grad_mode", "sampled_depth"]

@@ -7,8 +7,8 @@ import math
 import torch
 
 from loopverify.checks.check import check
-from loopverify.checks.norms import Norm, norms_of
-from loopverify.checks.record import Finding, NotApplicableError, at_most
+from loopverify.checks.readout.norms import Norm, norms_of
+from loopverify.checks.result import Finding, NotApplicableError, at_most
 from loopverify.checks.subject import Subject, exactly, rounding, token_gaps
 
 __all__ = ["half_precision_trajectory", "norm_numerics"]

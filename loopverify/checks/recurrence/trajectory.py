@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from loopverify.checks.calls import counted
 from loopverify.checks.check import check
-from loopverify.checks.counting import counted
-from loopverify.checks.record import Finding, NotApplicableError, UnsoundRunError, at_least, at_most, first_failing
 from loopverify.checks.resolution import Resolution, resolutions
+from loopverify.checks.result import Finding, NotApplicableError, UnsoundRunError, at_least, at_most, first_failing
 from loopverify.checks.subject import SAFETY, Subject, gap, rms
 
 __all__ = ["loops_executed", "state_dtype", "step_reads_state", "trajectory_order"]

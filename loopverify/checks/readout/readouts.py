@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from loopverify.checks.calls import counted
 from loopverify.checks.check import check
-from loopverify.checks.counting import counted
-from loopverify.checks.record import Finding, NotApplicableError, at_least, at_most, first_failing
+from loopverify.checks.result import Finding, NotApplicableError, at_least, at_most, first_failing
 from loopverify.checks.subject import Subject, gap, pin
 
 __all__ = ["logits_form", "loop_count_effect", "paths_agree", "readout_chunks", "same_readout"]

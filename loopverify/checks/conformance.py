@@ -9,51 +9,18 @@ from typing import Any, Literal
 from torch import nn
 
 from loopverify.adapters import adapt
-from loopverify.checks import (
-    caches,
-    depth,
-    determinism,
-    exits,
-    gradients,
-    masks,
-    memory,
-    numerics,
-    padding,
-    readouts,
-    reports,
-    scale,
-    structure,
-    tokens,
-    trajectory,
-)
+from loopverify.checks import readout, recurrence, sequence
 from loopverify.checks.check import Check
-from loopverify.checks.record import CheckResult, ConformanceError
+from loopverify.checks.result import CheckResult, ConformanceError
 from loopverify.checks.traits import known_traits
 from loopverify.errors import InputError, unknown
 from loopverify.looped import Looped
 
 __all__ = ["CHECKS", "cases", "check_looped_model", "checks_for", "parametrize_with_checks"]
 
-_THEMES = (
-    trajectory,
-    memory,
-    structure,
-    determinism,
-    gradients,
-    tokens,
-    padding,
-    masks,
-    readouts,
-    depth,
-    scale,
-    exits,
-    caches,
-    numerics,
-    reports,
-)
 CHECKS: Mapping[str, Check] = {
     entry.id: entry
-    for theme in _THEMES
+    for theme in (*recurrence.THEMES, *sequence.THEMES, *readout.THEMES)
     for entry in vars(theme).values()
     if isinstance(entry, Check) and entry.function.__module__ == theme.__name__  # not one that another presupposes
 }

@@ -8,8 +8,8 @@ from loopverify.auditing.carry import scale_carry
 from loopverify.auditing.exit_sweep import exit_sweep
 from loopverify.auditing.growth import RESOLUTION, GrowthLaw, fit_growth, mean_scales
 from loopverify.checks.check import check
-from loopverify.checks.readouts import logits_form
-from loopverify.checks.record import Finding, NotApplicableError, at_most, first_failing
+from loopverify.checks.readout.readouts import logits_form
+from loopverify.checks.result import Finding, NotApplicableError, at_most, first_failing
 from loopverify.checks.subject import Subject
 from loopverify.checks.traits import GROWTH
 from loopverify.errors import InputError

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 
 from loopverify.checks.check import check
-from loopverify.checks.readouts import logits_form
-from loopverify.checks.record import Finding, at_most, first_failing
+from loopverify.checks.readout.readouts import logits_form
+from loopverify.checks.result import Finding, at_most, first_failing
 from loopverify.checks.subject import Subject, gap, token_gaps
 
 __all__ = ["batch_invariance", "causality"]

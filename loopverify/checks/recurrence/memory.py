@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from loopverify.checks.check import check
-from loopverify.checks.guard import same, tensors_of
-from loopverify.checks.record import Finding, NotApplicableError, at_most, first_failing
+from loopverify.checks.preserving import same, tensors_of
+from loopverify.checks.recurrence.trajectory import state_dtype
+from loopverify.checks.result import Finding, NotApplicableError, at_most, first_failing
 from loopverify.checks.subject import Subject, gap, pin
-from loopverify.checks.trajectory import state_dtype
 
 __all__ = ["model_unchanged", "resume", "state_memory", "step_memory"]
 

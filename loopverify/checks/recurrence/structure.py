@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from loopverify.checks.calls import recorded
 from loopverify.checks.check import check
-from loopverify.checks.counting import recorded
-from loopverify.checks.record import Finding, at_most, first_failing
+from loopverify.checks.result import Finding, at_most, first_failing
 from loopverify.checks.subject import Subject, gap, pin, rms
 from loopverify.looped import Trace
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import loopverify as lv
 from loopverify.checks import CHECKS
-from loopverify.checks.norms import norms_of
+from loopverify.checks.readout.norms import norms_of
 from loopverify.checks.subject import Subject
 from tests.loopverify.checks.clean import D, UnitOffsetNorm, V
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from loopverify.checks.check import check
-from loopverify.checks.record import Finding, NotApplicableError, at_least, at_most, first_failing
+from loopverify.checks.result import Finding, NotApplicableError, at_least, at_most, first_failing
 from loopverify.checks.subject import Subject, exactly
 from loopverify.checks.substitute import trainable, with_tensors
 from loopverify.errors import unknown

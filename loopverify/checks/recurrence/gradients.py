@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from loopverify.checks.check import check
-from loopverify.checks.readouts import logits_form
-from loopverify.checks.record import Finding, NotApplicableError, at_least, at_most, first_failing
+from loopverify.checks.readout.readouts import logits_form
+from loopverify.checks.result import Finding, NotApplicableError, at_least, at_most, first_failing
 from loopverify.checks.subject import Subject, exactly, pin
 from loopverify.checks.substitute import trainable, with_tensors
 from loopverify.errors import GradientCutError

@@ -6,8 +6,8 @@ import math
 
 from loopverify.auditing import depth
 from loopverify.checks.check import check
-from loopverify.checks.readouts import logits_form
-from loopverify.checks.record import Finding, at_least, at_most
+from loopverify.checks.readout.readouts import logits_form
+from loopverify.checks.result import Finding, at_least, at_most
 from loopverify.checks.subject import Subject, exactly, gap
 from loopverify.looped import Trace
 

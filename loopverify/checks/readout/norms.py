@@ -9,7 +9,7 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from loopverify.checks.counting import recorded
+from loopverify.checks.calls import recorded
 from loopverify.checks.subject import Subject, exactly
 
 __all__ = ["Norm", "norms_of"]
@@ -64,11 +64,11 @@ class Norm:
 
 def norms_of(subject: Subject) -> list[Norm]:
     """The distinct norms that a run of the subject calls."""
-    with recorded() as calls:
+    with recorded(_may_normalize) as calls:
         trace = subject.unroll(loops=1)
         trace.logits(1)
     names = {module: name for root in subject.model.modules() for name, module in root.named_modules()}
-    candidates = {call.module: call.given.shape[-1] for call in calls if _may_normalize(call.module)}
+    candidates = {call.module: call.given.shape[-1] for call in calls}
     found = []
     for module, width in candidates.items():
         name = names.get(module) or type(module).__name__

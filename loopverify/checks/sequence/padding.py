@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from loopverify.checks.check import check
-from loopverify.checks.masks import mask_influence, masked_run
-from loopverify.checks.readouts import logits_form
-from loopverify.checks.record import Finding, at_most, first_failing
+from loopverify.checks.readout.readouts import logits_form
+from loopverify.checks.result import Finding, at_most, first_failing
+from loopverify.checks.sequence.masks import mask_influence, masked_run
 from loopverify.checks.subject import Subject, gap, pin
 
 __all__ = ["padding_invariance"]
