@@ -13,16 +13,16 @@ from torch import Tensor
 
 from loopverify.models import LoopedTransformer, TransformerConfig
 from loopverify.theory import (
-    Ledger,
     carry,
     direction_bounds,
     epsilon_shift,
     ledger_of_branches,
     ledger_of_states,
     radial_turning,
-    rounding,
     scale_enclosure,
 )
+from loopverify.theory.enclosures import rounding
+from loopverify.theory.ledger import Ledger
 from properties.blocks import BlockRecipe, directions, generator
 from properties.strategies import Situation, blocks, scales, seeds, situations, small_tokens
 

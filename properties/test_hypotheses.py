@@ -25,8 +25,8 @@ from loopverify.theory import (
     radial_signal,
     radial_turning,
     scale_enclosure,
-    sigma,
 )
+from loopverify.theory.visibility import sigma
 from properties.blocks import Block, BlockRecipe, directions, generator, normal
 from properties.strategies import scales, seeds
 

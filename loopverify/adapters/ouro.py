@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from loopverify.adapters.architecture import Architecture, Options, overridden
-from loopverify.adapters.exits import first_reaching, stick_breaking
+from loopverify.adapters.exit_gates import first_reaching, stick_breaking
 from loopverify.adapters.native import positions_of
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace

@@ -21,7 +21,7 @@ from loopverify.auditing.krylov import kept_most
 from loopverify.errors import InputError
 from loopverify.looped import Trace
 from loopverify.theory import polar
-from loopverify.theory.activity import CarryKind, carry, carry_kind
+from loopverify.theory.recurrence import CarryKind, carry, carry_kind
 
 __all__ = [
     "MOST_LOOPS",

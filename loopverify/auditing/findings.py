@@ -14,7 +14,7 @@ from loopverify.auditing.growth import GrowthLaw
 from loopverify.auditing.ledger import Update
 from loopverify.auditing.norms import TokenNorms
 from loopverify.auditing.visibility import Signal
-from loopverify.theory.activity import CarryKind
+from loopverify.theory.recurrence import CarryKind
 
 __all__ = ["Facts", "Findings", "LoopRecord", "StateVariable", "Verdict"]
 

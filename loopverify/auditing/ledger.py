@@ -12,7 +12,7 @@ from torch import Tensor
 from loopverify.errors import InputError
 from loopverify.looped import Trace
 from loopverify.theory import polar
-from loopverify.theory.activity import ledger_of_branches, ledger_of_states
+from loopverify.theory.ledger import ledger_of_branches, ledger_of_states
 
 __all__ = ["Update", "attribute", "updates"]
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace
 from loopverify.models.config import READOUTS, RECURRENCES, TransformerConfig
-from loopverify.models.exits import ExitGate, exit_distribution, first_exit
+from loopverify.models.exit_gate import ExitGate, exit_distribution, first_exit
 from loopverify.models.layers import Context, Damping, DecoderLayer, Sublayer, dropout
 from loopverify.models.readouts import DynamicTanh, TaperedNorm
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace
-from loopverify.objectives.ending import ending
-from loopverify.objectives.formed import Cut, Gradients
-from loopverify.objectives.head import HeadLoss
+from loopverify.objectives.eager_gradients import Cut, Gradients
+from loopverify.objectives.head_input import head_input
+from loopverify.objectives.head_loss import HeadLoss
 
 __all__ = ["check_chunk_tokens", "weighted_sum"]
 
@@ -93,7 +93,7 @@ class _Forming:
     def _chunk(self, loop: int, state: Tensor, targets: Tensor, weight: Tensor) -> tuple[Tensor, Tensor | None]:
         """Cross-entropies (n,) of a chunk of states, and the gradient of their weighted sum at it, of its shape."""
         cut = Cut(state)
-        end = ending(self._trace.model, lambda: self._read(loop, cut.leaf))
+        end = head_input(self._trace.model, lambda: self._read(loop, cut.leaf))
         if end is not None:
             losses, gradient = self._head_loss(end, targets, weight, self.gradients)
             return losses, None if gradient is None else self._pulled_back(cut, end.shown, gradient)

@@ -7,8 +7,8 @@ html, json = write(report, "runs/report")
 
 from __future__ import annotations
 
+from loopverify.report.measured_rows import Row
 from loopverify.report.report import Report, build
-from loopverify.report.table import Row
 from loopverify.report.text import TerminalRow
 from loopverify.report.write import write
 

@@ -15,7 +15,7 @@ from loopverify.claims import Run
 from loopverify.claims.metric import names, value
 from loopverify.report.chart import Chart, Line, scattered
 from loopverify.report.frontier import depth_chart
-from loopverify.report.table import by_condition, last_loop
+from loopverify.report.measured_rows import by_condition, last_loop
 
 __all__ = ["History", "charts"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from loopverify.claims import Run
 from loopverify.halting.frontier import Frontier, FrontierPoint
 from loopverify.report.chart import Chart, Line, scattered
-from loopverify.report.table import by_condition, last_loop
+from loopverify.report.measured_rows import by_condition, last_loop
 
 __all__ = ["depth_chart", "frontier_chart"]
 

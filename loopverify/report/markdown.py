@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopverify.report.record import Record
+from loopverify.report.study import Record
 from loopverify.report.text import summary
 
 __all__ = ["markdown"]

@@ -10,7 +10,7 @@ from loopverify.claims.metric import label, quantity
 from loopverify.errors import MissingDependencyError
 from loopverify.report import text
 from loopverify.report.figures import draw
-from loopverify.report.record import Record
+from loopverify.report.study import Record
 
 __all__ = ["page"]
 

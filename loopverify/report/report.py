@@ -13,9 +13,9 @@ from loopverify.plain import plain_dict
 from loopverify.report.charts import History, charts
 from loopverify.report.facts import shared_facts
 from loopverify.report.markdown import markdown
+from loopverify.report.measured_rows import last_loop, measured_rows
 from loopverify.report.page import page
-from loopverify.report.record import Record
-from loopverify.report.table import last_loop, measured_rows
+from loopverify.report.study import Record
 from loopverify.report.text import TerminalRow, plain, terminal_rows
 
 __all__ = ["Report", "build"]

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from loopverify.claims import Evidence
 from loopverify.claims.metric import number
-from loopverify.report.record import Record
-from loopverify.report.table import Row
+from loopverify.report.measured_rows import Row
+from loopverify.report.study import Record
 
 __all__ = ["TerminalRow", "plain", "summary", "table_columns", "terminal_rows"]
 

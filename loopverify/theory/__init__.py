@@ -3,23 +3,12 @@
 `oracle` states the same in mpmath and is imported explicitly (extra: oracle).
 """
 
-from loopverify.theory.activity import (
-    Carry,
-    CarryKind,
-    DirectionBounds,
-    Ledger,
-    carry,
-    carry_kind,
-    direction_bounds,
-    epsilon_shift,
-    ledger_of_branches,
-    ledger_of_states,
-    rounding,
-    scale_enclosure,
-)
-from loopverify.theory.attenuation import Attenuation, future_signals, log_slope, measure_attenuation
-from loopverify.theory.polar import Polar, direction, inner, radial_turning, scale, split
+from loopverify.theory.attenuation import future_signals, log_slope, measure_attenuation
+from loopverify.theory.enclosures import direction_bounds, epsilon_shift, scale_enclosure
+from loopverify.theory.ledger import ledger_of_branches, ledger_of_states
+from loopverify.theory.polar import direction, radial_turning, scale, split
 from loopverify.theory.readouts import ClampedL2, DynamicTanh, Head, LayerNorm, Raw, RMSNorm, Tapered, TokenReadout
+from loopverify.theory.recurrence import carry, carry_kind
 from loopverify.theory.visibility import (
     fisher_visibility,
     floor,
@@ -29,20 +18,13 @@ from loopverify.theory.visibility import (
     predicted_radial_signal,
     radial_fraction,
     radial_signal,
-    sigma,
 )
 
 __all__ = [
-    "Attenuation",
-    "Carry",
-    "CarryKind",
     "ClampedL2",
-    "DirectionBounds",
     "DynamicTanh",
     "Head",
     "LayerNorm",
-    "Ledger",
-    "Polar",
     "RMSNorm",
     "Raw",
     "Tapered",
@@ -56,7 +38,6 @@ __all__ = [
     "floor",
     "fraction_along",
     "future_signals",
-    "inner",
     "ledger_of_branches",
     "ledger_of_states",
     "log_slope",
@@ -67,9 +48,7 @@ __all__ = [
     "radial_fraction",
     "radial_signal",
     "radial_turning",
-    "rounding",
     "scale",
     "scale_enclosure",
-    "sigma",
     "split",
 ]

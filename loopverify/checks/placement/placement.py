@@ -26,7 +26,7 @@ from loopverify.checks.placement.places import NormPlace, Place, Placement
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace, unroll
 from loopverify.readonly import untouched
-from loopverify.theory.activity import CarryKind
+from loopverify.theory.recurrence import CarryKind
 
 __all__ = ["norm_placement"]
 

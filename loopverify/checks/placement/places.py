@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from loopverify.auditing.exit_sweep import Visibility
-from loopverify.theory.activity import CarryKind
+from loopverify.theory.recurrence import CarryKind
 
 __all__ = ["NormPlace", "Place", "Placement"]
 

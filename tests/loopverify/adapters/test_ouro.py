@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import loopverify as lv
-from loopverify.adapters.exits import first_reaching, stick_breaking
+from loopverify.adapters.exit_gates import first_reaching, stick_breaking
 from loopverify.errors import InputError
 from tests.loopverify.adapters.lookalikes import OuroLike, tiny_ouro
 

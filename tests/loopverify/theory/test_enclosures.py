@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from loopverify.errors import InputError
-from loopverify.theory import direction_bounds, epsilon_shift, rounding, scale_enclosure
+from loopverify.theory import direction_bounds, epsilon_shift, scale_enclosure
+from loopverify.theory.enclosures import rounding
 
 
 def f64(*values: float) -> Tensor:

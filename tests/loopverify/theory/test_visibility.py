@@ -21,8 +21,8 @@ from loopverify.theory import (
     predicted_radial_signal,
     radial_fraction,
     radial_signal,
-    sigma,
 )
+from loopverify.theory.visibility import sigma
 
 F64 = torch.float64
 

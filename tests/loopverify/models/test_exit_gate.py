@@ -12,7 +12,7 @@ from torch import Tensor
 import loopverify as lv
 from loopverify.errors import InputError
 from loopverify.models import READOUTS, LoopedTransformer, TransformerConfig
-from loopverify.models.exits import ExitGate, exit_distribution, first_exit
+from loopverify.models.exit_gate import ExitGate, exit_distribution, first_exit
 
 TOKENS = torch.tensor([[1, 5, 9, 2], [12, 0, 0, 7]])
 CONFIG = {"vocab_size": 13, "d_model": 12, "layers": 1, "heads": 3, "d_ff": 10, "init_std": 0.4, "exit_gate": True}

@@ -17,11 +17,11 @@ from torch.utils._pytree import tree_leaves
 
 from loopverify.looped import Looped
 
-__all__ = ["Ending", "ending"]
+__all__ = ["HeadInput", "head_input"]
 
 
 @dataclass(frozen=True, eq=False)
-class Ending:
+class HeadInput:
     """logits = shown @ weight.T + bias, not computed yet."""
 
     shown: Tensor
@@ -36,7 +36,7 @@ class Ending:
 _OTHERWISE: weakref.WeakSet[Looped] = weakref.WeakSet()
 
 
-def ending(model: Looped, read: Callable[[], Tensor]) -> Ending | None:
+def head_input(model: Looped, read: Callable[[], Tensor]) -> HeadInput | None:
     """Run a readout up to its head; None when it does not end in a linear map, which a model is asked only once.
 
     Args:
@@ -52,7 +52,7 @@ def ending(model: Looped, read: Callable[[], Tensor]) -> Ending | None:
     except _UsedError:
         result = None
     if result is not None and result is heads.placeholder:
-        return heads.ending
+        return heads.found
     _OTHERWISE.add(model)
     return None
 
@@ -68,7 +68,7 @@ class _Heads(TorchFunctionMode):
         super().__init__()
         self.vocab_size = vocab_size
         self.placeholder: Tensor | None = None
-        self.ending: Ending | None = None
+        self.found: HeadInput | None = None
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -84,5 +84,5 @@ class _Heads(TorchFunctionMode):
         # Weights of another type (sharded, quantized) have a product of their own.
         if type(weight) not in (Tensor, nn.Parameter) or self.vocab_size not in (None, weight.shape[0]):
             return False
-        self.placeholder, self.ending = input.new_empty(0), Ending(input, weight, bias)
+        self.placeholder, self.found = input.new_empty(0), HeadInput(input, weight, bias)
         return True

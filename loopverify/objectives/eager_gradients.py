@@ -38,11 +38,11 @@ class Gradients:
             return value
         tensors, gradients = zip(*self._sums.values(), strict=True)
         self._sums.clear()
-        attached: Tensor = _Formed.apply(value, list(gradients), *tensors)  # type: ignore[no-untyped-call]
+        attached: Tensor = _Attached.apply(value, list(gradients), *tensors)  # type: ignore[no-untyped-call]
         return attached
 
 
-class _Formed(torch.autograd.Function):
+class _Attached(torch.autograd.Function):
     """(value, gradients, *tensors) -> value. Each gradient is kept once, and is scaled where it lies."""
 
     @staticmethod

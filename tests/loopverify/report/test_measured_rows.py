@@ -8,7 +8,7 @@ import pytest
 
 from loopverify.claims import Run, one_study
 from loopverify.report.facts import shared_facts
-from loopverify.report.table import Spread, last_loop, measured_rows
+from loopverify.report.measured_rows import Spread, last_loop, measured_rows
 from tests.loopverify.report.sample import STUDY, sample_run, sample_runs
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from loopverify.claims import VERDICTS, Evidence, Verdict
 from loopverify.report.chart import Chart
-from loopverify.report.table import Row
+from loopverify.report.measured_rows import Row
 from loopverify.stats import holm, seeds_needed
 
 __all__ = ["Record"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from loopverify.objectives.ending import Ending
-from loopverify.objectives.formed import Gradients
+from loopverify.objectives.eager_gradients import Gradients
+from loopverify.objectives.head_input import HeadInput
 
 __all__ = ["HeadLoss"]
 
@@ -23,7 +23,7 @@ class HeadLoss:
         self._cast: tuple[Tensor, Tensor] | None = None
 
     def __call__(
-        self, end: Ending, targets: Tensor, weight: Tensor, gradients: Gradients | None
+        self, end: HeadInput, targets: Tensor, weight: Tensor, gradients: Gradients | None
     ) -> tuple[Tensor, Tensor | None]:
         """Cross-entropies (N,), and the gradient of Σ w CE at what is shown, of its shape; the head's is added.
 
@@ -48,7 +48,7 @@ class HeadLoss:
                     _add(gradients, end, error, shown[part], weight[part])
         return torch.cat(losses), None if made is None else made.view_as(end.shown).to(end.shown.dtype)
 
-    def _product(self, end: Ending, shown: Tensor) -> Tensor:
+    def _product(self, end: HeadInput, shown: Tensor) -> Tensor:
         """Logits (n, V), in the buffer."""
         matrix = self._matrix(end.weight, shown.dtype).mT
         if self._logits is None or self._logits.shape[1] != matrix.shape[1] or len(self._logits) < len(shown):
@@ -65,7 +65,7 @@ class HeadLoss:
         return self._cast[1]
 
 
-def _product_dtype(end: Ending) -> torch.dtype:
+def _product_dtype(end: HeadInput) -> torch.dtype:
     """In which `F.linear` would multiply."""
     device, dtype = end.shown.device.type, torch.promote_types(end.shown.dtype, end.weight.dtype)
     autocast = torch.is_autocast_enabled(device) and dtype != torch.float64
@@ -82,7 +82,7 @@ def _softmax_minus_target_(logits: Tensor, targets: Tensor) -> Tensor:
     return (total.log() - at_target).squeeze(1)
 
 
-def _add(gradients: Gradients, end: Ending, error: Tensor, shown: Tensor, weight: Tensor) -> None:
+def _add(gradients: Gradients, end: HeadInput, error: Tensor, shown: Tensor, weight: Tensor) -> None:
     """What a chunk tells the head: error (n, V), shown (n, D), weight (n,)."""
     if end.weight.requires_grad:
         sum_, weighted = gradients.of(end.weight), (shown * weight[:, None]).to(shown.dtype)
