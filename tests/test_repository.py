@@ -16,6 +16,7 @@ import loopverify as lv
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted(path for folder in ("loopverify", "train") for path in (ROOT / folder).rglob("*.py"))
+PACKAGES = sorted(path.parent.name for path in (ROOT / "loopverify").glob("*/__init__.py"))
 DOORS = {
     "mpmath": {"loopverify/theory/oracle.py"},
     "scipy": {"loopverify/stats.py"},
@@ -66,6 +67,30 @@ def test_a_module_has_one_idea_and_its_functions_stay_short(path: Path) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             assert (node.end_lineno or node.lineno) - node.lineno < 60, node.name
+
+
+def packages() -> list[Path]:
+    return sorted({path.parent for path in SOURCES})
+
+
+@pytest.mark.parametrize("package", packages(), ids=lambda package: str(package.relative_to(ROOT)))
+def test_a_package_is_a_room_one_can_walk(package: Path) -> None:
+    """Of data there may be more: a table of the paper is a module of claims, and a test that trains is one of train."""
+    modules = [path.name for path in package.glob("*.py") if not path.name.startswith(("__", "table", "test_"))]
+    assert len(modules) <= 15, sorted(modules)
+
+
+@pytest.mark.parametrize("name", ["loopverify", *(f"loopverify.{name}" for name in PACKAGES)])
+def test_a_package_exports_what_a_user_calls(name: str) -> None:
+    rooms = len(PACKAGES) if name == "loopverify" else 0
+    assert len(getattr(importlib.import_module(name), "__all__", ())) - rooms <= 30
+
+
+@pytest.mark.parametrize("name", [name for name in PACKAGES if name != "cli"])
+def test_every_room_is_an_attribute(name: str) -> None:
+    code = f"import loopverify as lv; assert lv.{name}.__name__ == 'loopverify.{name}'; lv.errors.InputError"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_nothing_unsafe_is_loaded() -> None:
