@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
-import loopverify as lv
 from bench.record import measured
 from bench.record import table as ratios
+from docs.audits import audited
 from docs.markdown import code
 from docs.results import read_json
 from loopverify.checks import CHECKS
 from loopverify.checks.traits import TRAITS
-from loopverify.models import READOUTS, RECURRENCES, LoopedTransformer, TransformerConfig
+from loopverify.models import READOUTS, RECURRENCES
 from loopverify.objectives import ADDITIONS, LOSSES
 from loopverify.report.markdown import table
 from train.spec import PRESETS
@@ -79,7 +77,7 @@ def presets(root: Path) -> str:
     )
     rows = [
         (
-            *(f"`{p.name}`", p.d_model, p.layers, p.heads, f"{p.d_ff:,}", p.loops, f"{p.batch} × {p.seq_len:,}"),
+            *(f"`{p.name}`", f"{p.d_model:,}", p.layers, p.heads, f"{p.d_ff:,}", p.loops, f"{p.batch} × {p.seq_len:,}"),
             *(f"{p.steps:,} steps" if p.steps is not None else f"{p.epochs} epochs", f"{p.lr:g}", f"{p.dropout:g}"),
         )
         for p in PRESETS.values()
@@ -101,7 +99,7 @@ def readouts(root: Path) -> str:
     """What an audit says of a fresh model with each readout."""
     rows = []
     for name in READOUTS:
-        audit = _audited({"readout": name})
+        audit = audited(readout=name)
         *early, last = (view.visibility for view in audit.exits)
         rows.append((f"`{name}`", ", ".join(dict.fromkeys(early)), last, audit.mean.visibility, _words(audit.verdict)))
     return table(("readout", "scale at exits 1 to K − 1", "scale at exit K", "mean", "audit under per-loop loss"), rows)
@@ -111,19 +109,10 @@ def recurrences(root: Path) -> str:
     """What an audit says of a fresh model with each recurrence."""
     rows = []
     for name, fields in RECURRENCES.items():
-        audit = _audited(fields)
+        audit = audited(**fields)
         carried = f"{audit.scale.carry} (c = {audit.scale.factor:.2g})"
         rows.append((f"`{name}`", code(*(f"{field}={value!r}" for field, value in fields.items())), carried))
     return table(("recurrence", "fields of `TransformerConfig`", "carry of the scale"), rows)
-
-
-def _audited(fields: Mapping[str, object]) -> lv.Audit:
-    """Of a freshly initialized model, under the per-loop loss."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        module = LoopedTransformer(TransformerConfig(vocab_size=65, **fields))  # type: ignore[arg-type]
-        tokens = torch.randint(65, (4, 33))
-    return lv.audit(module.looped(), tokens[:, :-1], tokens[:, 1:])
 
 
 def _words(verdict: str) -> str:

@@ -6,14 +6,11 @@ import math
 from collections import Counter
 from pathlib import Path
 
-import torch
-
-import loopverify as lv
+from docs.audits import audited
 from docs.markdown import item, paragraph
 from docs.results import Results
 from loopverify.claims import CLAIMS, VERDICTS, Claim, Evidence, paper
 from loopverify.claims.metric import number
-from loopverify.models import LoopedTransformer, TransformerConfig
 from loopverify.report.markdown import claim_table, table
 
 __all__ = ["claims", "findings", "hops_accuracy", "hops_claims", "hops_exits", "table_2"]
@@ -39,25 +36,16 @@ def table_2(root: Path) -> str:
 def _condition(results: Results, condition: str) -> tuple[str, ...]:
     norm, std = results.mean(condition, "norm@4"), results.std(condition, "norm@4")
     spread = "" if std is None else f" ± {number(std, like=norm)}"
-    blind = _audited(condition) == "blind_spot"
+    loss, readout = condition.split("/")
+    verdict = audited(loss, readout=readout).verdict
+    blind = verdict == "blind_spot"
     return (
         f"`{condition}`",
-        "**blind spot**" if blind else _audited(condition),
+        "**blind spot**" if blind else verdict,
         f"**{number(norm)}**{spread}" if blind else f"{number(norm)}{spread}",
         ", ".join(number(results.mean(condition, f"ppl@{k}")) for k in (1, 4)),
         f"{number(paper.final_norm(condition, '44m'))}, {number(paper.perplexity(condition, '44m'))}",
     )
-
-
-def _audited(condition: str) -> str:
-    """The verdict of an audit on a freshly initialized model of the condition."""
-    loss, readout = condition.split("/")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        module = LoopedTransformer(TransformerConfig(vocab_size=65, readout=readout))  # type: ignore[arg-type]
-        tokens = torch.randint(65, (4, 33))
-    objective = lv.objectives.named(loss)
-    return lv.audit(module.looped(), tokens[:, :-1], tokens[:, 1:], objective=objective).verdict
 
 
 def findings(root: Path) -> str:
