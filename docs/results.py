@@ -35,7 +35,7 @@ METRICS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """What is kept of every condition, by preset; see `loopverify.claims.Run.metrics`."""
-_FACTS = ("loopverify", "torch", "python", "device", "dtype", "threads")
+_FACTS = ("loopverify", "torch", "python", "device", "dtype", "threads", "text")
 _NOT_RUN = "not run"
 
 
