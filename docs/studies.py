@@ -86,7 +86,8 @@ def _counted(results: Results) -> str:
     """'Preset `tiny`, 33 runs, 105 claims: 77 held, ...'."""
     counts = Counter(results.evidence(claim).verdict for claim in _claims_of(results.preset))
     told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
-    return f"Preset `{results.preset}`, {results.runs} runs, {counts.total()} claims: {told}"
+    runs = f"{results.runs} run{'' if results.runs == 1 else 's'}"
+    return f"Preset `{results.preset}`, {runs}, {counts.total()} claims: {told}"
 
 
 def _origin(results: Results) -> str:

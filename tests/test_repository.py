@@ -16,7 +16,7 @@ import loopverify as lv
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "bench" / "README.md"]
-SOURCES = sorted(path for folder in ("loopverify", "train") for path in (ROOT / folder).rglob("*.py"))
+SOURCES = sorted(path for folder in ("loopverify", "train", "docs") for path in (ROOT / folder).rglob("*.py"))
 PACKAGES = sorted(path.parent.name for path in (ROOT / "loopverify").glob("*/__init__.py"))
 DOORS = {
     "mpmath": {"loopverify/theory/oracle.py"},

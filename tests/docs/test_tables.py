@@ -18,9 +18,13 @@ from docs.results import METRICS, Results, from_report
 from loopverify.checks import CHECKS
 from loopverify.checks.traits import TRAITS
 from loopverify.claims import CLAIMS, claims_for
+from loopverify.claims.metric import number
 from loopverify.errors import InputError
-from loopverify.report import build
+from loopverify.report import build, write
 from tests.loopverify.report.sample import sample_runs
+from tests.train.micro import trained
+from train.launch.run import result
+from train.store import RunStore
 
 TOP = "<!-- x -->\nold\n<!-- end of x -->\n"
 
@@ -138,6 +142,20 @@ def test_the_results_of_a_report_are_shown(copy: Path, tmp_path: Path, capsys: p
     assert "**3,577** ± 170" in (copy / "README.md").read_text(encoding="utf-8")  # 3407 × 1, 1.05, 1.1
     page = (copy / "docs" / "claims.md").read_text(encoding="utf-8")
     assert "| ×370 (337…407) | ≥ ×30 | 3 vs 3 | 0.05, 1 | held |" in page
+
+
+def test_a_stored_study_goes_from_its_runs_to_the_first_screen(copy: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"the state of loop {k} grows and no loss sees it. " * 20 for k in range(40)))
+    _, stored = trained(RunStore(tmp_path / "runs"), text)
+    run = result(stored)
+    claims = [claim for claim in CLAIMS.values() if not claim.conditions[0].startswith("hops")]
+    _, file, _ = write(build([run], claims), tmp_path / "report")
+    assert main(["--results", str(file), "--write"], copy) == 0
+    (row,) = (line for line in (copy / "README.md").read_text().splitlines() if line.startswith("| `per_loop/rmsnorm`"))
+    assert f"**{number(run.metrics['norm@4'])}**" in row
+    assert f"{number(run.metrics['ppl@1'])}, {number(run.metrics['ppl@4'])}" in row
+    assert f"Preset `tiny`, 1 run, {len(claims)} claims:" in (copy / "README.md").read_text()
 
 
 def test_results_change_only_with_write() -> None:
