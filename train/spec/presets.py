@@ -100,7 +100,7 @@ class Preset:
         return self.steps if self.steps is not None else (self.epochs or 1) * ((windows or 0) // self.batch)
 
 
-# A minute on one CPU thread. What drives the drift is lr * steps, hence the large rate; see README, "Training".
+# A minute on one CPU thread. What drives the drift is lr * steps, hence the large rate; see docs/training.md.
 _TINY = Preset(
     name="tiny",
     d_model=64,
