@@ -20,7 +20,8 @@ from tests.train.engine.ranks import spec_of
 from tests.train.forks import ROOT
 from train.engine import loop
 from train.engine.keeper import Keeping
-from train.launch.run import ensure, open_examples
+from train.engine.open import open_examples
+from train.launch.run import ensure
 from train.machine.distributed import ALONE, Ranks
 from train.resume.checkpoint import open_checkpoint
 from train.spec import ORDINARY, Execution

@@ -18,10 +18,11 @@ from tests.train.compiling import INDUCTOR
 from tests.train.micro import micro
 from tests.train.stops import After
 from train.engine.keeper import Keeping
+from train.engine.open import open_examples
 from train.engine.stepper import OutOfMemoryError, Stepper
 from train.engine.throughput import Throughput
 from train.engine.trainee import Trainee, trainee
-from train.launch.run import ensure, open_examples
+from train.launch.run import ensure
 from train.machine.distributed import ALONE, Ranks
 from train.machine.hardware import autocast, use_precision
 from train.resume.checkpoint import Checkpoint

@@ -16,12 +16,14 @@ from loopverify.errors import InputError, LoopverifyError
 from loopverify.looped import Looped, Trace, unroll
 from loopverify.measures.throughput import Throughput, throughput
 from tests.train.micro import trained
-from train.launch.run import open_examples, result
+from train.engine.open import open_examples
+from train.launch.run import result
 from train.spec import RunSpec
 from train.store import RunStore, StoredRun
 from train.study import measure, measurements
-from train.study.measure import load, measured, wanted_by
-from train.study.measurements import MEASUREMENTS, SEQUENCES, Measurement, Subject
+from train.study.measure import measured, wanted_by
+from train.study.measurements import MEASUREMENTS, SEQUENCES, Measurement
+from train.study.subject import Subject, load
 
 EVERYTHING = sorted({kind for measurement in MEASUREMENTS.values() for kind in measurement.gives})
 Stored = tuple[RunStore, RunSpec, StoredRun]
