@@ -19,6 +19,8 @@ _HIDDEN_ATTRIBUTES = frozenset(
     | {"get_data", "getsource", "getdoc", "__doc__", "__file__", "__loader__", "__spec__"}
 )
 _HIDDEN_MODULES = frozenset({"importlib", "imp", "runpy", "pkgutil", "pydoc", "zipimport"})
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""The fields of a statement that hold statements, or parts of it that do."""
 _SHOWN_MODULES = frozenset({"importlib.metadata"})  # of packages that are installed, not of this code
 
 
@@ -52,7 +54,9 @@ class Module:
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of the tree."""
-        return hashlib.sha256("".join(_written(self.tree)).encode()).hexdigest()
+        written: list[str] = []
+        _write(self.tree, written)
+        return hashlib.sha256("".join(written).encode()).hexdigest()
 
     @cached_property
     def imports(self) -> tuple[Import, ...]:
@@ -98,8 +102,9 @@ class Module:
             for part in node.orelse:
                 yield from self._found(part, for_types=for_types)
         else:
-            for child in ast.iter_child_nodes(node):
-                yield from self._found(child, for_types=for_types)
+            for block in _BLOCKS:
+                for part in getattr(node, block, ()):
+                    yield from self._found(part, for_types=for_types)
 
     def _absolute(self, node: ast.ImportFrom) -> str:
         if not node.level:
@@ -124,33 +129,38 @@ def parsed(name: str, is_package: bool, text: str) -> Module:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:
         raise UntraceableError(f"{name} is not the source of a Python module: {error}") from error
-    for node in ast.walk(tree):
-        for block in ("body", "orelse", "finalbody"):
-            statements = getattr(node, block, None)
-            if isinstance(statements, list):
-                statements[:] = [statement for statement in statements if not _is_text(statement)]
+    _strip(tree)
     return Module(name, is_package, tree)
 
 
-def _written(node: object) -> Iterator[str]:
+def _strip(node: ast.AST) -> None:
+    """Remove every statement that is nothing but a text: docstrings, those of attributes, too."""
+    for block in _BLOCKS:
+        if statements := getattr(node, block, ()):
+            statements[:] = [statement for statement in statements if not _is_text(statement)]
+            for statement in statements:
+                _strip(statement)
+
+
+def _write(node: object, to: list[str]) -> None:
     """A tree as text, of which no two trees have the same: unlike `ast.dump`, the same in every version of Python."""
     if isinstance(node, ast.AST):
-        yield f"{type(node).__name__}("
+        to.append(type(node).__name__)
+        to.append("(")
         for field in node._fields:
             value = getattr(node, field, None)
-            if value is not None and value != []:
-                yield f"{field}="
-                yield from _written(value)
-                yield ","
-        yield ")"
+            if value is not None and value != [] and field != "ctx":  # a name's context is where it stands
+                to.append(f"{field}=")
+                _write(value, to)
+        to.append(")")
     elif isinstance(node, list):
-        yield "["
+        to.append("[")
         for item in node:
-            yield from _written(item)
-            yield ","
-        yield "]"
+            _write(item, to)
+            to.append(",")
+        to.append("]")
     else:
-        yield f"{type(node).__name__} {node!r}"
+        to.append(f"{type(node).__name__} {node!r},")
 
 
 def _is_text(node: ast.AST) -> bool:
@@ -206,10 +216,16 @@ def _hidden(node: ast.AST) -> str | None:
             return "sys.modules"
         case ast.Import(names=names):
             return next((alias.name for alias in names if _is_hidden_module(alias.name)), None)
+        case ast.ImportFrom(module=module, names=names) if module != "typing" and "TYPE_CHECKING" in _bound(names):
+            return "a TYPE_CHECKING of its own"
         case ast.ImportFrom(module=str(module), level=0, names=names):
             taken = [module, *(f"{module}.{alias.name}" for alias in names)]
             return None if taken[-1] in _SHOWN_MODULES else next(filter(_is_hidden_module, taken), None)
     return None
+
+
+def _bound(names: list[ast.alias]) -> set[str]:
+    return {alias.asname or alias.name for alias in names}
 
 
 def _is_hidden_module(name: str) -> bool:
