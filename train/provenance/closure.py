@@ -139,13 +139,9 @@ class _Walk:
         bindings = [one for one in target.imports if one.binds == name] if target.only_re_exports else []
         if target.only_re_exports and not bindings and below is None and not _is_apart(target.name):
             raise UntraceableError(f"{of.name}: {target.name} has no name {name!r} and no module of this name")
-        if any(one.for_types for one in bindings):
-            self.taken[target.name] = target  # of a lazy package, whose loader now runs
-        for one in bindings:
-            self._follow(one, target)
-        if (
-            below is not None
-        ):  # also beside a binding: which of the two a package shows depends on what was imported last
+        self._load(target, bindings)
+        # Also beside a binding: which of the two a package shows depends on what was imported last.
+        if below is not None:
             self._take_whole(below)
 
     def _take_whole(self, target: Module) -> None:
@@ -154,8 +150,14 @@ class _Walk:
             self.take(target)
             return
         self._run_packages_above(target)
-        for one in target.imports:
-            self._follow(one, target)
+        self._load(target, target.imports)
+
+    def _load(self, package: Module, bindings: Iterable[Import]) -> None:
+        """What some names need that a package re-exports."""
+        for one in bindings:
+            if one.for_types:
+                self.taken[package.name] = package  # it is lazy, and its loader now runs
+            self._follow(one, package)
 
     def _run_packages_above(self, module: Module) -> None:
         parts = module.name.split(".")

@@ -219,8 +219,9 @@ def _hidden(node: ast.AST) -> str | None:
         case ast.ImportFrom(module=module, names=names) if module != "typing" and "TYPE_CHECKING" in _bound(names):
             return "a TYPE_CHECKING of its own"
         case ast.ImportFrom(module=str(module), level=0, names=names):
-            taken = [module, *(f"{module}.{alias.name}" for alias in names)]
-            return None if taken[-1] in _SHOWN_MODULES else next(filter(_is_hidden_module, taken), None)
+            taken = {f"{module}.{alias.name}" for alias in names}
+            shown = module in _SHOWN_MODULES or taken <= _SHOWN_MODULES
+            return None if shown else next(filter(_is_hidden_module, (module, *sorted(taken))), None)
     return None
 
 
