@@ -79,12 +79,16 @@ class Module:
         Raises:
             UntraceableError: naming the line.
         """
-        for node in ast.walk(self.tree):
-            if (hidden := _hidden(node)) is not None:
-                raise UntraceableError(
-                    f"{self.name}, line {getattr(node, 'lineno', '?')}: {hidden} hides from the run key what a stored "
-                    "result depends on; import it by a statement, or move it out of what trains and measures"
-                )
+        if self._hides is not None:
+            raise UntraceableError(
+                f"{self.name}, {self._hides} hides from the run key what a stored result depends on; import it by a "
+                "statement, or move it out of what trains and measures"
+            )
+
+    @cached_property
+    def _hides(self) -> str | None:
+        found = ((node, _hidden(node)) for node in ast.walk(self.tree))
+        return next((f"line {getattr(node, 'lineno', '?')}: {hidden}" for node, hidden in found if hidden), None)
 
     def _found(self, node: ast.AST, *, for_types: bool) -> Iterator[Import]:
         if isinstance(node, ast.Import):
