@@ -13,6 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 from loopverify.claims import CLAIMS, FIRST_EXIT, HOPS, claims_for, conditions_of, evaluate
+from loopverify.cli.runs import read_studies
 from loopverify.tasks import Hops
 from tests.train.micro import micro, micro_hops
 from tests.train.stops import After
@@ -154,6 +155,8 @@ def test_a_fleet_trains_what_is_missing_and_a_sweep_finds_it(tmp_path: Path, cap
     assert main([*sweep, "--conditions", "per_loop/rmsnorm", "per_loop/raw@lr=7e-4"]) == 0
     assert "2 of 2 runs are in" in capfd.readouterr().err
     assert len(list(store.runs())) == 2
+    (read,) = read_studies(tmp_path)  # another learning rate is another condition of one study
+    assert {run.condition for run in read.runs} == set(conditions)
 
 
 def test_the_command_trains_a_run_on_the_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import torch
 
-from loopverify.tasks import Hops, Sequences
+from loopverify.tasks import Circuit, Hops, Paragg, Sequences
 from train.data.examples import Batch, Share
 from train.store.manifest import canonical, sha256
 
@@ -29,7 +29,7 @@ _AT_ONCE = 1024
 class TaskSpec:
     """Which task a preset draws its instances from."""
 
-    task: Hops
+    task: Hops | Circuit | Paragg
 
     @property
     def name(self) -> str:

@@ -54,8 +54,8 @@ class Preset:
     history_every: int
     """Steps between evaluations during training."""
     first_exit: float | None = None
-    """CE(1), nats a token: what the exits show at the first evaluation that is not above it, at equal progress of all
-    conditions, is part of a result. None: it is not."""
+    """CE(1), nats per token, at which conditions are compared at equal progress: the exits at the first evaluation
+    that reaches it are part of a result. None: they are not."""
     threads: int | None = None
     """CPU threads of the process; None: torch's own choice. Part of the result, since it orders the sums."""
 

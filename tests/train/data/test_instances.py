@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from loopverify.tasks import NOT_ASKED, Hops
+from loopverify.tasks import NOT_ASKED, Circuit, Hops, Paragg
 from tests.loopverify.tasks import oracles
 from train.data import TaskExamples, TaskSpec
 
 TASK = Hops(symbols=5, depth=4)
 
 
-def examples(task: Hops = TASK, held_out_count: int = 64) -> TaskExamples:
+def examples(task: Hops | Circuit | Paragg = TASK, held_out_count: int = 64) -> TaskExamples:
     return TaskExamples(spec=TaskSpec(task=task), batch=8, held_out_count=held_out_count)
 
 
@@ -88,8 +88,8 @@ def test_instances_by_depth_are_the_held_out_ones_and_answered_in_so_many_steps(
 
 def test_another_task_has_another_digest() -> None:
     assert examples().digest == examples(held_out_count=8).digest
-    others = [examples(Hops(symbols=6, depth=4)).digest, examples(Hops(symbols=5, depth=3)).digest]
-    assert len({examples().digest, *others}) == 3
+    others = (Hops(symbols=6, depth=4), Hops(symbols=5, depth=3), Circuit(), Paragg())
+    assert len({examples().digest, *(examples(task).digest for task in others)}) == 5
     assert examples().facts == {"task": "hops (symbols 5, depth 4)", "vocabulary": "50"}
 
 
