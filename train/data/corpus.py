@@ -27,6 +27,7 @@ from train.store.manifest import canonical, sha256
 
 __all__ = ["Corpus", "DataSpec", "load_corpus"]
 
+_CODE = code_digest(__name__)
 _TOKENIZER = "tokenizer.json"
 _DROPPED_SHARE = 0.01  # from here on it is said aloud
 _log = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ def _key(text: Source, spec: DataSpec) -> dict[str, Any]:
         **RULES,
         "vocab_max": spec.vocab_max,
         "min_freq": spec.min_freq,
-        "code": code_digest(__name__),
+        "code": _CODE,
     }
     # How many parts a named text has may take a connection to know, for which a corpus that is there must not ask.
     whole = spec.parts is None or (spec.source not in NAMED and spec.parts >= text.parts)

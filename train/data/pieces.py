@@ -36,6 +36,7 @@ FACTS = "facts.json"
 HALVES: tuple[Half, ...] = get_args(Half)
 Say = Callable[[str], None]
 
+_CODE = code_digest(__name__)
 _NUMBERS = np.dtype("<u4")
 _VOCABULARY = "vocabulary.json"
 _CHUNK = 2**24  # numbers at once
@@ -144,7 +145,7 @@ def _tokenize(documents: Iterable[Split], folder: Path) -> dict[str, Any]:
 
 
 def _key(text: Source, part: int) -> Mapping[str, Any]:
-    return {"text": text.digest, "part": part, **RULES, "code": code_digest(__name__)}
+    return {"text": text.digest, "part": part, **RULES, "code": _CODE}
 
 
 def _find(store: RunStore, key: Mapping[str, Any], discard: bool = False) -> StoredRun | None:

@@ -43,7 +43,8 @@ Read = Callable[[str], str | None]
 def code_digest(*roots: str) -> str:
     """16 hex digits for the code that the modules `roots` depend on, as it is installed.
 
-    Read once in a process. A process that is running does not notice that files are changed under it.
+    Read once in a process, and best when the code is imported: files that are changed under a running process are
+    not what it runs.
 
     Raises:
         UntraceableError: that code reaches for something that no import shows.

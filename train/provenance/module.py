@@ -19,6 +19,7 @@ _HIDDEN_ATTRIBUTES = frozenset(
     | {"get_data", "getsource", "getdoc", "__doc__", "__file__", "__loader__", "__spec__"}
 )
 _HIDDEN_MODULES = frozenset({"importlib", "imp", "runpy", "pkgutil", "pydoc", "zipimport"})
+_REACHES = (ast.Name, ast.Attribute, ast.Constant, ast.Import, ast.ImportFrom)
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 """The fields of a statement that hold statements, or parts of it that do."""
 _SHOWN_MODULES = frozenset({"importlib.metadata"})  # of packages that are installed, not of this code
@@ -87,7 +88,7 @@ class Module:
 
     @cached_property
     def _hides(self) -> str | None:
-        found = ((node, _hidden(node)) for node in ast.walk(self.tree))
+        found = ((node, _hidden(node)) for node in ast.walk(self.tree) if isinstance(node, _REACHES))
         return next((f"line {getattr(node, 'lineno', '?')}: {hidden}" for node, hidden in found if hidden), None)
 
     def _found(self, node: ast.AST, *, for_types: bool) -> Iterator[Import]:

@@ -27,6 +27,7 @@ _CHUNK_TOKENS = {"cpu": 256, "cuda": 4096}
 
 # What draws the data of a run, and what trains and evaluates on it: the key holds the code of all they depend on.
 _ROOTS = ("train.engine.open", "train.engine.loop")
+_CODE = code_digest(*_ROOTS)  # now, while the files are what is imported; a process may run for days
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +184,7 @@ class RunSpec:
             "execution": self.execution.determinants(self.device, p.batch),
             "continued": self.continued,
             "data": examples.digest,
-            "code": code_digest(*_ROOTS),
+            "code": _CODE,
             "torch": torch.__version__,
             "environment": environment(),
         }

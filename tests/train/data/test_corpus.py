@@ -86,7 +86,7 @@ def test_other_code_or_other_unicode_tables_make_other_tokens(
     spec: DataSpec, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digests = {load_corpus(spec, cache).digest}
-    monkeypatch.setattr("train.data.corpus.code_digest", lambda *roots: "that of a changed tokenizer")
+    monkeypatch.setattr("train.data.corpus._CODE", "that of a changed tokenizer")
     digests.add(load_corpus(spec, cache).digest)
     monkeypatch.setattr("train.data.corpus.RULES", {**RULES, "unicode": "99.0"})
     digests.add(load_corpus(spec, cache).digest)

@@ -53,7 +53,8 @@ def test_they_are_the_same_whatever_a_process_has_and_its_own_afterwards(odd_pro
 def test_a_run_in_an_odd_process_is_the_same_run(odd_process: dict[str, object]) -> None:
     spec = RunSpec(preset=micro_hops(), loss="per_loop", readout="rmsnorm")
     examples = open_examples(spec, RunStore("nowhere"))
-    weights, metrics = train(spec, examples, lambda event: None)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        weights, metrics = train(spec, examples, lambda event: None)
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("highest")
     torch.set_default_dtype(torch.float32)

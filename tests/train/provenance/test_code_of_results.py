@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -240,3 +242,27 @@ def test_it_is_fast_and_takes_no_torch() -> None:
         ast.parse(str(text))
     parsing = time.process_time() - begun
     assert float(done.stdout) < 12 * parsing
+
+
+def test_what_a_process_runs_is_what_it_says_it_runs(tmp_path: Path) -> None:
+    """Code that is changed while a process runs is not what it has imported, and is not in its keys."""
+    for package in ("loopverify", "train"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    script = (
+        "import pathlib\n"
+        "from train.spec import run_spec\n"
+        "from train.study import measure\n"
+        "from train.provenance import closure\n"
+        "for place in ('train/engine/loop.py', 'loopverify/measures/clamp.py'):\n"
+        "    file = pathlib.Path(place)\n"
+        "    file.write_text(file.read_text() + 'changed = 1\\n')\n"
+        "print(run_spec._CODE, measure._CODE)\n"
+        "closure.installed.cache_clear()\n"
+        "print(*(closure.digest(closure.closure(one._ROOTS)) for one in (run_spec, measure)))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    imported, now = (line.split() for line in done.stdout.splitlines())
+    assert imported == [unchanged()[RUNS], unchanged()[MEASUREMENTS]]
+    assert all(one != other for one, other in zip(imported, now, strict=True))

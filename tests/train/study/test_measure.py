@@ -167,7 +167,7 @@ def test_new_code_measures_again(text_file: Path, tmp_path: Path, monkeypatch: p
     spec, run = trained(store, text_file)
     said: list[str] = []
     for digest in ("old", "new", "new"):
-        monkeypatch.setattr(measure, "code_digest", lambda *roots, digest=digest: digest)
+        monkeypatch.setattr(measure, "_CODE", digest)
         measured({spec: run}, {spec.condition: {"clamp_delta_ce"}}, store, said.append)
     assert [line.split(" clamp")[0] for line in said] == ["per_loop/rmsnorm seed 0: measured"] * 2
     assert len(list((tmp_path / "measurements").iterdir())) == 2
