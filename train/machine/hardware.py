@@ -50,8 +50,9 @@ def pinned(threads: int | None) -> Iterator[None]:
 
     Denormal numbers are flushed: gradients of confident exits underflow, and a CPU takes twice as long for a step full
     of denormals. Float32 products are of float32 numbers, also where TORCH_ALLOW_TF32_CUBLAS_OVERRIDE is set; new
-    tensors are float32; no autocast of a caller reaches in. `threads` order the sums, whatever OMP_NUM_THREADS says; None: left to the machine, as is the
-    instruction set of its processor. Both round otherwise, are no part of a run's key, and are told in its facts.
+    tensors are float32; no autocast of a caller reaches in. `threads` order the sums, whatever OMP_NUM_THREADS says;
+    None: left to the machine, as is the instruction set of its processor. Both round otherwise, are no part of a run's
+    key, and are told in its facts.
 
     Raises:
         InputError: the process makes tensors elsewhere than on the CPU, and so draws other random numbers.

@@ -192,7 +192,7 @@ class TestPrecision:
     def test_it_is_part_of_a_run_s_key_and_facts(self, text_file: Path, tmp_path: Path) -> None:
         spec = replace(spec_of(text_file), execution=Execution(precision="bfloat16"))
         stored = ensure(spec, RunStore(tmp_path), lambda event: None)
-        assert stored.spec["execution"] == {"precision": "bfloat16"}
+        assert stored.spec["execution"]["precision"] == "bfloat16"
         assert stored.facts["dtype"] == "bfloat16 autocast"
         assert {tensor.dtype for tensor in stored.tensors("model.safetensors").values()} == {torch.float32}
 

@@ -244,3 +244,16 @@ class TestWrongUse:
             open_checkpoint(tmp_path / "nothing")
         with pytest.raises(InputError, match=r"manifest.json is not that of a checkpoint"):
             open_checkpoint(bench.run().path)
+
+
+def test_checkpoints_that_a_run_goes_on_from_alike_have_one_digest(bench: Bench, tmp_path: Path) -> None:
+    """The digest is in the key of the run that goes on; what a log tells of times is not what it goes on from."""
+    again = Bench(bench.spec, RunStore(tmp_path / "another"))
+    other = Bench(replace(bench.spec, seed=7), RunStore(tmp_path / "another"))
+    found = []
+    for one in (bench, again, other):
+        one.stop_after(5)
+        found.append(open_checkpoint(one.partial / "step-5"))
+    first, same, different = found
+    assert first.digest == same.digest != different.digest
+    assert open_checkpoint(bench.partial / "step-4").digest != first.digest

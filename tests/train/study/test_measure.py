@@ -162,6 +162,17 @@ def test_nothing_is_measured_that_nobody_wants(text_file: Path, tmp_path: Path) 
     assert measured({}, {}, store) == []
 
 
+def test_a_run_that_a_preset_of_another_name_trained_is_one_of_the_preset_asked_for(
+    text_file: Path, tmp_path: Path
+) -> None:
+    store = RunStore(tmp_path)
+    spec, run = trained(store, text_file)
+    named = replace(spec, preset=replace(spec.preset, name="another"))
+    assert store.get(named.determinants(open_examples(named, store))) == run
+    (found,) = measured({named: run}, {}, store)
+    assert (found.preset, result(run).preset) == ("another", "tiny")
+
+
 def test_new_code_measures_again(text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = RunStore(tmp_path)
     spec, run = trained(store, text_file)
