@@ -81,7 +81,7 @@ def test_the_digest_tells_contents_order_and_halves_apart() -> None:
         [base[0]._replace(text="other\n"), *base[1:]],
         [base[1], base[0], *base[2:]],
         # The same bytes, cut elsewhere between two documents.
-        [base[0]._replace(text="text 0\ntex"), base[1]._replace(text="t 1\n"), *base[2:]],
+        [base[0]._replace(text="text 0\ntext "), base[1]._replace(text="1\n"), *base[2:]],
         # The same documents in other halves.
         [base[5], *base[:5], *base[6:]],
     ]

@@ -24,7 +24,7 @@ from train.engine.open import open_examples
 from train.launch.run import ensure
 from train.machine.distributed import ALONE, Ranks
 from train.resume.checkpoint import open_checkpoint
-from train.spec import ORDINARY, Execution
+from train.spec import Execution
 from train.store import RunStore
 
 pytestmark = pytest.mark.slow
@@ -217,28 +217,6 @@ class TestAgreement:
 
 
 class TestExecution:
-    def test_what_rounds_the_same_has_one_key(self) -> None:
-        ordinary = ORDINARY.determinants("cpu", 16)
-        assert Execution(precision="float32").determinants("cpu", 16) == ordinary
-        assert Execution(precision="bfloat16").determinants("cuda", 16) == ORDINARY.determinants("cuda", 16) != ordinary
-        assert Execution(micro_batch=16).determinants("cpu", 16) == ordinary
-        assert Execution(micro_batch=99).determinants("cpu", 16) == ordinary
-        shared = Execution(ranks=3, parallel="ddp")  # 6, 5 and 5 windows
-        assert replace(shared, micro_batch=6).determinants("cpu", 16) == shared.determinants("cpu", 16)
-
-    def test_what_rounds_otherwise_has_another_key(self) -> None:
-        executions = [
-            ORDINARY,
-            Execution(ranks=2, parallel="ddp"),
-            Execution(ranks=2, parallel="fsdp"),
-            Execution(ranks=3, parallel="ddp"),
-            Execution(micro_batch=15),
-            Execution(micro_batch=4),
-            Execution(compiled=True),
-            Execution(precision="bfloat16"),
-        ]
-        assert len({str(execution.determinants("cpu", 16)) for execution in executions}) == len(executions)
-
     @pytest.mark.parametrize(
         ("wrong", "words"),
         [

@@ -16,7 +16,7 @@ from tests.train.micro import micro, micro_hops
 from train.data import DataSpec, TaskSpec
 from train.engine.open import open_examples
 from train.provenance.closure import code_digest
-from train.spec import Execution, Preset, RunSpec, preset, run_spec
+from train.spec import ORDINARY, Execution, Preset, RunSpec, preset, run_spec
 from train.store import RunStore
 
 TINY = RunSpec(preset=preset("tiny"), loss="per_loop", readout="rmsnorm")
@@ -92,6 +92,30 @@ def test_what_is_the_same_run_has_the_same_key() -> None:
     assert key(replace(TINY, preset=epochs), Examples(count=40)) != key(replace(TINY, preset=epochs))
     penalized = replace(TINY, loss="per_loop+penalty", penalty=1.0)
     assert key(replace(penalized, penalty=1)) == key(penalized)
+
+
+def test_what_rounds_the_same_has_one_key() -> None:
+    ordinary = ORDINARY.determinants("cpu", 16)
+    assert Execution(precision="float32").determinants("cpu", 16) == ordinary
+    assert Execution(precision="bfloat16").determinants("cuda", 16) == ORDINARY.determinants("cuda", 16) != ordinary
+    assert Execution(micro_batch=16).determinants("cpu", 16) == ordinary
+    assert Execution(micro_batch=99).determinants("cpu", 16) == ordinary
+    shared = Execution(ranks=3, parallel="ddp")  # 6, 5 and 5 windows
+    assert replace(shared, micro_batch=6).determinants("cpu", 16) == shared.determinants("cpu", 16)
+
+
+def test_what_rounds_otherwise_has_another_key() -> None:
+    executions = [
+        ORDINARY,
+        Execution(ranks=2, parallel="ddp"),
+        Execution(ranks=2, parallel="fsdp"),
+        Execution(ranks=3, parallel="ddp"),
+        Execution(micro_batch=15),
+        Execution(micro_batch=4),
+        Execution(compiled=True),
+        Execution(precision="bfloat16"),
+    ]
+    assert len({str(execution.determinants("cpu", 16)) for execution in executions}) == len(executions)
 
 
 def test_the_key_holds_the_code_the_versions_and_what_libraries_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
