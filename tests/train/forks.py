@@ -51,7 +51,8 @@ def _serve(text: str | None, preset: dict[str, Any]) -> None:
     from loopverify.errors import LoopverifyError
     from tests.train.micro import micro, micro_hops
     from train.engine.keeper import Keeping
-    from train.launch.run import ensure, open_examples
+    from train.engine.open import open_examples
+    from train.launch.run import ensure
     from train.spec import RunSpec
     from train.store import RunStore
 
@@ -70,7 +71,7 @@ def _serve(text: str | None, preset: dict[str, Any]) -> None:
     for line in sys.stdin:
         how = json.loads(line)
         runs = RunStore(how["store"])
-        partial = runs.root / "partial" / runs.key(spec.determinants(open_examples(spec, runs).digest))
+        partial = runs.root / "partial" / runs.key(spec.determinants(open_examples(spec, runs)))
         with tempfile.TemporaryFile("w+") as told:
             pid = os.fork()
             if pid == 0:

@@ -87,7 +87,7 @@ class TextExamples:
     @property
     def facts(self) -> Mapping[str, str]:
         return {
-            "text": self.corpus.name,
+            "text": self.corpus.recorded_name,
             "train tokens": str(len(self.corpus.train)),
             "held-out tokens": str(len(self.corpus.held_out)),
             "vocabulary": str(self.vocab_size),

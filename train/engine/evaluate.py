@@ -52,9 +52,11 @@ def evaluate(
     return metrics | accuracies
 
 
-def at_first_exit(history: Iterable[Mapping[str, float]], first_exit: float, loops: int) -> dict[str, float]:
+def at_first_exit(history: Iterable[Mapping[str, float]], first_exit: float | None, loops: int) -> dict[str, float]:
     """'ce_matched@k', the exits at the first evaluation of a run at which CE(1) is at most `first_exit` (nats a token),
-    and 'step_matched', its step; not numbers where there is none."""
+    and 'step_matched', its step; not numbers where there is none. Nothing where `first_exit` is None."""
+    if first_exit is None:
+        return {}
     found = next((event for event in history if event["ce@1"] <= first_exit), {})
     matched = {f"ce_matched@{k}": found.get(f"ce@{k}", math.nan) for k in range(1, loops + 1)}
     return matched | {"step_matched": found.get("step", math.nan)}

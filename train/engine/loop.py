@@ -11,12 +11,13 @@ from torch import Tensor
 from train.data import Examples
 from train.data.examples import Batch
 from train.engine.divergence import DivergedError
-from train.engine.events import Report
+from train.engine.evaluate import at_first_exit
+from train.engine.events import Report, evaluations
 from train.engine.keeper import Keeper
 from train.engine.stepper import Stepper
 from train.engine.trainee import trainee
 from train.machine.distributed import ALONE, Ranks
-from train.machine.hardware import autocast, flushed_denormals
+from train.machine.hardware import autocast, pinned
 from train.spec import RunSpec
 
 __all__ = ["DivergedError", "train"]
@@ -24,7 +25,6 @@ __all__ = ["DivergedError", "train"]
 STEP_EVENT_EVERY = 10
 
 
-@flushed_denormals()
 def train(
     spec: RunSpec,
     examples: Examples,
@@ -46,6 +46,18 @@ def train(
         OutOfMemoryError: a single window does not fit the device.
         PreemptedError: the keeper was asked to stop.
     """
+    with pinned(spec.preset.threads):
+        return _train(spec, examples, report, keeper, ranks, say)
+
+
+def _train(
+    spec: RunSpec,
+    examples: Examples,
+    report: Report,
+    keeper: Keeper | None,
+    ranks: Ranks,
+    say: Callable[[str], None],
+) -> tuple[dict[str, Tensor], dict[str, float]]:
     p = spec.preset
     device = torch.device(spec.device)
     torch.manual_seed(spec.seed)
@@ -63,6 +75,7 @@ def train(
     if ranks.count > 1:
         stepper.state.draw_anew(0)
     done = 0 if keeper is None else keeper.resume(stepper)
+    seen = [] if keeper is None else evaluations(keeper.log())
     shares = islice(examples.training(spec.seed, done, ranks.share), steps - done)
     for step, (tokens, targets) in enumerate(_on(device, shares), start=done + 1):
         module.set_progress((step - 1) / steps)
@@ -70,12 +83,13 @@ def train(
         if step % STEP_EVENT_EVERY == 0 or step == steps:
             report({"event": "step", "step": step, "steps": steps, **stepper.facts()})
         if step % p.history_every == 0 or step == steps:
-            report({"event": "eval", "step": step, **held_out_metrics(p.history_windows, {})})
+            seen.append({"event": "eval", "step": step, **held_out_metrics(p.history_windows, {})})
+            report(seen[-1])
         if keeper is not None:
             keeper.after(step, stepper)
     metrics = held_out_metrics(p.eval_windows, examples.by_depth())
     report({"event": "end", "step": steps, **metrics})
-    return model.weights(), metrics
+    return model.weights(), metrics | at_first_exit(seen, p.first_exit, p.loops)
 
 
 def _on(device: torch.device, batches: Iterator[Batch]) -> Iterator[Batch]:

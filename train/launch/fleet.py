@@ -17,10 +17,10 @@ import torch
 from loopverify.errors import InputError, LoopverifyError
 from train.data import TaskSpec
 from train.engine.events import Event
-from train.launch.run import Say, find, open_examples
+from train.engine.open import open_examples
+from train.launch.run import Say, find
 from train.launch.words import reason
-from train.machine.hardware import precision_of
-from train.spec import RunSpec
+from train.spec import RunSpec, precision_of
 from train.store import RunStore
 
 __all__ = ["Progress", "Silent", "command", "ensure_all", "missing", "threads", "torchrun", "workers_for"]

@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
 from loopverify import __version__
 from loopverify.claims import Run
-from train.data import Examples, TaskExamples, TaskSpec, TextExamples, load_corpus
-from train.engine.evaluate import at_first_exit
-from train.engine.events import Report
+from train.data import Examples
+from train.engine.events import Event, Report, evaluations
 from train.engine.keeper import Keeper, Keeping
 from train.engine.loop import DivergedError, train
+from train.engine.open import open_examples
 from train.machine.distributed import ALONE, Ranks
 from train.machine.hardware import dtype_of, use_device
 from train.resume.checkpoint import Checkpoints
 from train.spec import RunSpec
 from train.store import CorruptRunError, RunStore, StoredRun
+from train.store.files import METRICS, MODEL, RESULT
 
-__all__ = ["ensure", "find", "history", "open_examples", "result", "use_device"]
+__all__ = ["ensure", "find", "history", "result", "use_device"]
 
-RESULT, METRICS, MODEL = "result.json", "metrics.jsonl", "model.safetensors"
 Say = Callable[[str], None]
-
-
-def open_examples(spec: RunSpec, store: RunStore) -> Examples:
-    """What a run is trained and evaluated on; a text is tokenized, or found in the store's cache."""
-    p = spec.preset
-    if isinstance(p.data, TaskSpec):
-        return TaskExamples(spec=p.data, batch=p.batch, held_out_count=p.eval_windows)
-    corpus = load_corpus(p.data, store.root / "data")
-    return TextExamples(corpus=corpus, length=p.seq_len, stride=p.stride, batch=p.batch)
 
 
 def find(spec: RunSpec, store: RunStore, examples: Examples, say: Say = print) -> StoredRun | None:
     """The stored run, or None; a corrupt one is named, moved aside and counts as missing."""
     try:
-        return store.get(spec.determinants(examples.digest))
+        return store.get(spec.determinants(examples))
     except CorruptRunError as error:
         moved = store.discard(error.key)
         say(f"{spec.label}: {error}. Moved to {moved}; it will be trained again")
@@ -68,11 +57,9 @@ def ensure(
             checkpoint.
         InputError: `keeping.start` is a checkpoint of another run, or ranks are about to train different ones.
     """
-    if spec.preset.threads is not None:
-        torch.set_num_threads(spec.preset.threads)
     examples = open_examples(spec, store)
-    determinants = spec.determinants(examples.digest)
-    ranks.require_equal({**determinants, **determinants["preset"], "preset": spec.preset.name, "data": examples.digest})
+    determinants = spec.determinants(examples)
+    ranks.require_equal({**determinants, **determinants["preset"], "preset": spec.preset.name})
     keeping = keeping or Keeping()
     if keeping.start is not None:
         keeping.start.require_of(determinants)
@@ -91,7 +78,7 @@ def ensure(
 
 
 def _train_into(store: RunStore, spec: RunSpec, examples: Examples, keeper: Keeper, ranks: Ranks, say: Say) -> None:
-    determinants, facts = spec.determinants(examples.digest), _facts(spec, examples)
+    determinants, facts = spec.determinants(examples), _facts(spec, examples)
     # The log is a whole experiment: what ran, with what and on what, comes first.
     keeper.note({"event": "start", "spec": determinants, "facts": facts})
     try:
@@ -101,8 +88,6 @@ def _train_into(store: RunStore, spec: RunSpec, examples: Examples, keeper: Keep
         raise
     if not ranks.first:
         return
-    if spec.preset.first_exit is not None:
-        metrics |= at_first_exit(_evaluations(keeper.log()), spec.preset.first_exit, spec.preset.loops)
     run = Run(
         preset=spec.preset.name,
         condition=spec.condition,
@@ -122,13 +107,9 @@ def result(stored: StoredRun) -> Run:
     return Run.from_json((stored.path / RESULT).read_text(encoding="utf-8"))
 
 
-def history(stored: StoredRun) -> list[Mapping[str, Any]]:
+def history(stored: StoredRun) -> list[Event]:
     """The evaluations during training, in order: {'step', 'norm@k', 'ce@k', ...}."""
-    return _evaluations((stored.path / METRICS).read_text(encoding="utf-8"))
-
-
-def _evaluations(log: str) -> list[Mapping[str, Any]]:
-    return [event for event in map(json.loads, log.splitlines()) if event["event"] == "eval"]
+    return evaluations((stored.path / METRICS).read_text(encoding="utf-8"))
 
 
 def _facts(spec: RunSpec, examples: Examples) -> dict[str, str]:
@@ -139,6 +120,6 @@ def _facts(spec: RunSpec, examples: Examples) -> dict[str, str]:
         "python": platform.python_version(),
         "device": gpu or f"{platform.processor() or platform.machine()} ({os.cpu_count()} cores)",
         "dtype": dtype_of(spec.device, spec.execution.precision),
-        "threads": str(torch.get_num_threads()),
+        "threads": str(spec.preset.threads or torch.get_num_threads()),
         **examples.facts,
     }

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import asdict, dataclass, replace
-from functools import cache
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-import loopverify
 from loopverify.errors import InputError, unknown
 from loopverify.models import READOUTS, RECURRENCES, LoopedTransformer, TransformerConfig
 from loopverify.objectives import Objective, named
-from train.spec.execution import ORDINARY, Execution
-from train.spec.presets import Preset
+from train.data import Examples
+from train.provenance.closure import code_digest
+from train.spec.execution import ORDINARY, Execution, environment
+from train.spec.preset_fields import Preset
 
-__all__ = ["PAPER_PENALTY", "RunSpec", "code_digest"]
+__all__ = ["PAPER_PENALTY", "RunSpec"]
 
 PAPER_PENALTY = 0.01
 """lambda of the paper's norm penalty (Sharma & Vu 2026, section 3)."""
@@ -27,21 +25,9 @@ PAPER_PENALTY = 0.01
 _WIDE_VOCABULARY = 4096
 _CHUNK_TOKENS = {"cpu": 256, "cuda": 4096}
 
-# What a change of turns old results into results of other code. Views, claims and tests are not among them.
-_DETERMINING = (
-    "loopverify/looped.py",
-    "loopverify/models",
-    "loopverify/objectives",
-    "loopverify/auditing/norms.py",
-    "loopverify/auditing/depth.py",
-    "loopverify/tasks",
-    "train/data",
-    "train/engine/evaluate.py",
-    "train/engine/loop.py",
-    "train/engine/stepper.py",
-    "train/engine/trainee.py",
-    "train/resume/state.py",
-)
+# What draws the data of a run, and what trains and evaluates on it: the key holds the code of all they depend on.
+_ROOTS = ("train.engine.open", "train.engine.loop")
+_CODE = code_digest(*_ROOTS)  # now, while the files are what is imported; a process may run for days
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,33 +163,33 @@ class RunSpec:
             )
         )
 
-    def determinants(self, data_digest: str) -> dict[str, Any]:
-        """Everything that determines the result, as JSON: the key under which the run is stored."""
+    def determinants(self, examples: Examples) -> dict[str, Any]:
+        """Everything that determines the result, as JSON: the key under which the run is stored.
+
+        Only what does: the name of the preset, how its text is spelled and where it lies, and whether steps or epochs
+        are counted are not in it. Neither is the machine (host, processor, threads where a preset leaves them open),
+        so that every node of a cluster has one key for one run.
+        """
+        p = self.preset
+        settings = {name: _plain(value) for name, value in vars(p).items() if name not in ("name", "data", "epochs")}
         return {
-            "preset": asdict(self.preset),
+            "preset": {**settings, "steps": p.total_steps(examples.count) if p.steps is None else p.steps},
             "loss": self.loss,
             "readout": self.readout,
             "recurrence": self.recurrence,
-            "penalty": self.penalty if self.penalized else None,
+            "penalty": _plain(self.penalty) if self.penalized else None,
+            "lr": _plain(self.lr),
             "seed": self.seed,
             "device": self.device,
-            "data": data_digest,
-            "code": code_digest(),
+            "execution": self.execution.determinants(self.device, p.batch),
+            "continued": self.continued,
+            "data": examples.digest,
+            "code": _CODE,
             "torch": torch.__version__,
-            # Only where they are not what they always were, so that keys of old runs stay.
-            **({"execution": execution} if (execution := self.execution.determinants()) else {}),
-            **({"lr": self.lr} if self.lr is not None else {}),
-            **({"continued": self.continued} if self.continued is not None else {}),
+            "environment": environment(),
         }
 
 
-@cache
-def code_digest(places: tuple[str, ...] = _DETERMINING) -> str:
-    """SHA-256 over source files and folders; when omitted, those that determine a trained model and its metrics."""
-    roots = (Path(loopverify.__file__).parent.parent, Path(__file__).parents[2])
-    digest = hashlib.sha256()
-    for place in places:
-        path = next(root / place for root in roots if (root / place).exists())
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(f"{place}/{file.name}\0".encode() + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+def _plain(value: Any) -> Any:
+    """A number as JSON in one way: 1.0 as 1."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

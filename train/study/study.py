@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from loopverify.errors import InputError
 from loopverify.stats import can_reach, seeds_needed
+from train.engine.open import open_examples
 from train.launch.fleet import Progress, ensure_all
-from train.launch.run import Say, find, history, open_examples
+from train.launch.run import Say, find, history
 from train.spec import Preset, RunSpec
 from train.store import RunStore, StoredRun
 

@@ -88,11 +88,15 @@ class Verdicts:
             histories=self._histories,
             facts={
                 "seeds a condition": str(self.study.seeds),
-                "store": str(self.study.store.root),
                 "time in training by this command": f"{self._seconds:.0f} s",
-                **{f"failed: {spec.label}": why for spec, why in self.failures.items()},
+                **{f"failed: {spec.label}": _recorded(why) for spec, why in self.failures.items()},
             },
         )
         task = self.study.preset.task
         folder = "report" if task is None else f"report-{task}"
         return made.to_text(), report.write(made, self.study.store.root / folder)
+
+
+def _recorded(failure: str) -> str:
+    """What a report, which is passed on, says of a failure: its words, which the terminal shows, may name paths."""
+    return "the loss diverged" if "diverged" in failure else "the run did not end; the terminal showed why"

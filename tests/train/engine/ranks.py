@@ -20,8 +20,9 @@ from tests.train.micro import micro
 from tests.train.stops import After
 from train.engine import loop
 from train.engine.keeper import Keeping
+from train.engine.open import open_examples
 from train.engine.trainee import trainee
-from train.launch.run import ensure, open_examples
+from train.launch.run import ensure
 from train.machine.distributed import Ranks, joined
 from train.resume.checkpoint import open_checkpoint
 from train.spec import Execution, RunSpec

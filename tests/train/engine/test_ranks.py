@@ -20,10 +20,11 @@ from tests.train.engine.ranks import spec_of
 from tests.train.forks import ROOT
 from train.engine import loop
 from train.engine.keeper import Keeping
-from train.launch.run import ensure, open_examples
+from train.engine.open import open_examples
+from train.launch.run import ensure
 from train.machine.distributed import ALONE, Ranks
 from train.resume.checkpoint import open_checkpoint
-from train.spec import ORDINARY, Execution
+from train.spec import Execution
 from train.store import RunStore
 
 pytestmark = pytest.mark.slow
@@ -216,11 +217,6 @@ class TestAgreement:
 
 
 class TestExecution:
-    def test_an_ordinary_one_is_not_part_of_a_key(self) -> None:
-        assert ORDINARY.determinants() == {}
-        assert Execution(ranks=2, parallel="ddp").determinants() == {"ranks": 2, "parallel": "ddp"}
-        assert Execution(micro_batch=4, compiled=True).determinants() == {"micro_batch": 4, "compiled": True}
-
     @pytest.mark.parametrize(
         ("wrong", "words"),
         [

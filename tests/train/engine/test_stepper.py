@@ -18,10 +18,11 @@ from tests.train.compiling import INDUCTOR
 from tests.train.micro import micro
 from tests.train.stops import After
 from train.engine.keeper import Keeping
+from train.engine.open import open_examples
 from train.engine.stepper import OutOfMemoryError, Stepper
 from train.engine.throughput import Throughput
 from train.engine.trainee import Trainee, trainee
-from train.launch.run import ensure, open_examples
+from train.launch.run import ensure
 from train.machine.distributed import ALONE, Ranks
 from train.machine.hardware import autocast, use_precision
 from train.resume.checkpoint import Checkpoint
@@ -191,7 +192,7 @@ class TestPrecision:
     def test_it_is_part_of_a_run_s_key_and_facts(self, text_file: Path, tmp_path: Path) -> None:
         spec = replace(spec_of(text_file), execution=Execution(precision="bfloat16"))
         stored = ensure(spec, RunStore(tmp_path), lambda event: None)
-        assert stored.spec["execution"] == {"precision": "bfloat16"}
+        assert stored.spec["execution"]["precision"] == "bfloat16"
         assert stored.facts["dtype"] == "bfloat16 autocast"
         assert {tensor.dtype for tensor in stored.tensors("model.safetensors").values()} == {torch.float32}
 

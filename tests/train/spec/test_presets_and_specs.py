@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from loopverify.claims.paper import tables
 from loopverify.errors import InputError
 from loopverify.models import LoopedTransformer
-from train.spec import PRESETS, RunSpec, code_digest, preset
+from train.spec import PRESETS, RunSpec, preset
 
 TINY = RunSpec(preset=preset("tiny"), loss="per_loop", readout="rmsnorm")
 
@@ -87,29 +86,6 @@ def test_the_check_at_scale_and_its_twin_differ_in_what_the_head_is_shown() -> N
         assert one.exit_gate is not None
         assert one.config.sandwich_norm
         assert sum(p.numel() for p in one.parameters()) == 1_434_652_673  # as Ouro-1.4B; see test_ouro_shape.py
-
-
-def test_everything_that_determines_the_result_is_in_the_key() -> None:
-    base = TINY.determinants("text-a")
-    others = [
-        replace(TINY, seed=1).determinants("text-a"),
-        replace(TINY, loss="terminal").determinants("text-a"),
-        replace(TINY, readout="raw").determinants("text-a"),
-        replace(TINY, recurrence="damped").determinants("text-a"),
-        replace(TINY, loss="per_loop+penalty").determinants("text-a"),
-        replace(TINY, loss="per_loop+penalty", penalty=0.1).determinants("text-a"),
-        replace(TINY, preset=replace(TINY.preset, lr=3e-3)).determinants("text-a"),
-        replace(TINY, lr=3e-3).determinants("text-a"),
-        replace(TINY, device="cuda").determinants("text-a"),
-        TINY.determinants("text-b"),
-    ]
-    keys = {json.dumps(determinants, sort_keys=True) for determinants in (base, *others)}
-    assert len(keys) == 11
-    assert base["code"] == code_digest()
-    # A weight that the loss does not use changes nothing.
-    assert replace(TINY, penalty=0.5).determinants("text-a") == base
-    # The preset's own learning rate is no other one.
-    assert replace(TINY, lr=TINY.preset.lr) == TINY
 
 
 def test_conditions_are_named_as_in_the_claims() -> None:
