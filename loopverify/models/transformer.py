@@ -17,7 +17,9 @@ from torch import Tensor, nn
 
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace
+from loopverify.models.cache import Chunk
 from loopverify.models.config import READOUTS, RECURRENCES, TransformerConfig
+from loopverify.models.decoding import StepwiseDecode
 from loopverify.models.exits import ExitGate, exit_distribution, first_exit
 from loopverify.models.layers import Context, Damping, DecoderLayer, Sublayer, dropout
 from loopverify.models.readouts import DynamicTanh, TaperedNorm
@@ -53,7 +55,7 @@ class LoopedTransformer(nn.Module):
     def embed(self, tokens: Tensor) -> tuple[Tensor, Context]:
         """tokens (B, T) int64 -> H_0 (B, T, D) and the context of T positions."""
         state: Tensor = self.embedding_drop(self.embedding(tokens))
-        return state, Context(self._rope(torch.arange(tokens.shape[1], device=tokens.device)))
+        return state, Context(self.rope(torch.arange(tokens.shape[1], device=tokens.device)))
 
     def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Context]:
         """As `embed`, for rows with padding: mask (B, T) bool is True at real tokens, which alone are attended to
@@ -64,15 +66,17 @@ class LoopedTransformer(nn.Module):
         causal = torch.ones(T, T, dtype=torch.bool, device=tokens.device).tril()
         # A padding token attends to itself, so that its softmax has something to sum over.
         visible = causal & (mask[:, None, None, :] | torch.eye(T, dtype=torch.bool, device=tokens.device))
-        return state, Context(self._rope(positions[:, None, :]), visible)
+        return state, Context(self.rope(positions[:, None, :]), visible)
 
     def step(self, state: Tensor, context: Context, loop: int) -> Tensor:
         """H_{k-1} (B, T, D) -> H_k: the whole stack once, with the inter-loop norm, if any, before or behind it."""
         norm, at_start = self.loop_norm, self.config.norm_at == "start"
         if norm is not None and at_start and loop > 1:
             state = norm(state)
-        for _, sublayer in self._sublayers():
-            state = state + sublayer(state, context)
+        if self.damping is not None:
+            state = state + self.damping(state, context)
+        for layer in self.layers:
+            state = layer(state, context)
         return state if norm is None or at_start else norm(state)
 
     def branches(self, state: Tensor, context: Context, loop: int) -> list[tuple[str, Tensor]]:
@@ -86,7 +90,7 @@ class LoopedTransformer(nn.Module):
 
     def readout(self, state: Tensor, context: Context, loop: int, loops: int) -> Tensor:
         """H_k (..., D) -> logits (..., V). `final_only` normalizes the last exit of the run, and no other."""
-        logits: Tensor = self.head(self._shown(state, loop, loops))
+        logits: Tensor = self.head(self.shown(state, loop, loops))
         return logits
 
     def exit_probabilities(self, trace: Trace) -> Tensor:
@@ -104,6 +108,19 @@ class LoopedTransformer(nn.Module):
             InputError: the model has no exit gate, or the threshold is out of range.
         """
         return first_exit(self._exit_logits(trace), threshold)
+
+    def narrow(self, context: Context, chunk: Chunk) -> Context:
+        """From the context of `embed`, that of some tokens in decoding.
+
+        Raises:
+            InputError: an `embed` of another kind.
+        """
+        if not isinstance(context, Context):
+            raise InputError(
+                f"embed returned a {type(context).__name__} as context; expected a models.layers.Context, or a method "
+                "narrow(context, chunk) of the model that gives decoding that of some tokens"
+            )
+        return context.narrowed(chunk)
 
     def set_progress(self, fraction: float) -> None:
         """Tell what follows a schedule (the `tapered` readout) how much of training, 0..1, is done.
@@ -131,6 +148,8 @@ class LoopedTransformer(nn.Module):
             embed_masked=self.embed_masked,
             # With a norm at the loop boundary the step is no longer a sum of residual branches.
             branches=self.branches if self.loop_norm is None else None,
+            decode=StepwiseDecode(self.narrow),
+            cache_slots=lambda held: held.cache.slots,
             exit_probabilities=None if self.exit_gate is None else self.exit_probabilities,
             choose_exit=None if self.exit_gate is None else self.choose_exit,
             declares=self._traits(),
@@ -144,7 +163,7 @@ class LoopedTransformer(nn.Module):
         }
         return frozenset(trait for trait, there in traits.items() if there)
 
-    def _shown(self, state: Tensor, loop: int, loops: int) -> Tensor:
+    def shown(self, state: Tensor, loop: int, loops: int) -> Tensor:
         """What exit `loop` of a run of `loops` gives to the head and to the exit gate, (..., D)."""
         if self.readout_norm is None or (self.config.readout == "final_only" and loop < loops):
             return state
@@ -157,7 +176,7 @@ class LoopedTransformer(nn.Module):
             raise InputError("this model has no exit gate; build it with TransformerConfig(exit_gate=True)")
         with nullcontext() if trace.grad else torch.no_grad():
             exits = range(1, trace.loops + 1)
-            logits = [self.exit_gate(self._shown(trace.states[k], k, trace.loops)) for k in exits]
+            logits = [self.exit_gate(self.shown(trace.states[k], k, trace.loops)) for k in exits]
             return torch.stack(logits, -1)[..., :-1]
 
     def _sublayers(self) -> Iterator[tuple[str, Sublayer]]:
@@ -168,7 +187,7 @@ class LoopedTransformer(nn.Module):
             yield f"layers.{index}.attention", layer.attention
             yield f"layers.{index}.mlp", layer.mlp
 
-    def _rope(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def rope(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Tables (..., C / 2) of int64 positions (...)."""
         channels = self.config.d_model // self.config.heads
         pairs = torch.arange(0, channels, 2, device=positions.device, dtype=torch.float32)

@@ -48,9 +48,10 @@ class LinearHead:
 def linear_head(model: Looped) -> LinearHead | None:
     """The linear head of the reference transformer; None where a model reads its exits in another way."""
     module = model.module
-    if not isinstance(module, LoopedTransformer) or model.readout != module.readout:
+    own = isinstance(module, LoopedTransformer) and type(module).readout is LoopedTransformer.readout
+    if not isinstance(module, LoopedTransformer) or not own or model.readout != module.readout:
         return None
-    return LinearHead(shown=module._shown, weight=module.head.weight)
+    return LinearHead(shown=module.shown, weight=module.head.weight)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
