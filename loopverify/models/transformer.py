@@ -8,7 +8,7 @@ Shapes: B batch, T tokens, D channels, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from types import MappingProxyType
 
@@ -81,11 +81,14 @@ class LoopedTransformer(nn.Module):
 
     def branches(self, state: Tensor, context: Context, loop: int) -> list[tuple[str, Tensor]]:
         """What each sublayer adds to the stream, in order: [(name, (B, T, D)), ...]."""
+        sublayers: list[tuple[str, Sublayer]] = [] if self.damping is None else [("damping", self.damping)]
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, DecoderLayer)
+            sublayers += [(f"layers.{index}.attention", layer.attention), (f"layers.{index}.mlp", layer.mlp)]
         added = []
-        for name, sublayer in self._sublayers():
-            out = sublayer(state, context)
-            added.append((name, out))
-            state = state + out
+        for name, sublayer in sublayers:
+            added.append((name, sublayer(state, context)))
+            state = state + added[-1][1]
         return added
 
     def readout(self, state: Tensor, context: Context, loop: int, loops: int) -> Tensor:
@@ -178,14 +181,6 @@ class LoopedTransformer(nn.Module):
             exits = range(1, trace.loops + 1)
             logits = [self.exit_gate(self.shown(trace.states[k], k, trace.loops)) for k in exits]
             return torch.stack(logits, -1)[..., :-1]
-
-    def _sublayers(self) -> Iterator[tuple[str, Sublayer]]:
-        if self.damping is not None:
-            yield "damping", self.damping
-        for index, layer in enumerate(self.layers):
-            assert isinstance(layer, DecoderLayer)
-            yield f"layers.{index}.attention", layer.attention
-            yield f"layers.{index}.mlp", layer.mlp
 
     def rope(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Tables (..., C / 2) of int64 positions (...)."""
