@@ -70,7 +70,7 @@ class Decoder:
         else:
             raise InputError(
                 f"early_exit with {self.model.name!r}, whose decode runs all loops in one call; expected a decode that "
-                "steps the model, loopverify.models.StepwiseDecode(narrow), as a LoopedTransformer declares it"
+                "steps the model, loopverify.models.StepwiseDecode(), as a LoopedTransformer declares it"
             )
         self._early_exit = early_exit
 

@@ -62,7 +62,16 @@ def step_with_exits(model: Looped, held: Sequences, rule: EarlyExit, tokens: Ten
     for loop in range(1, held.loops + 1):
         before = held.cache.states(rows, columns[rows])
         held.advance(loop, rows)
-        leave, shown = _leaving(_arrival(model, held, tokens, before, rows, columns, loop), rule)
+        at = Arrival(
+            model=model,
+            tokens=tokens[rows, None],
+            before=before,
+            after=held.cache.states(rows, columns[rows]),
+            context=held.context(rows, columns[rows]),
+            loop=loop,
+            loops=held.loops,
+        )
+        leave, shown = _leaving(at, rule)
         if leave.any():
             left = rows[leave]
             shown = held.logits(left, columns[left], loop) if shown is None else shown[leave]
@@ -74,20 +83,6 @@ def step_with_exits(model: Looped, held: Sequences, rule: EarlyExit, tokens: Ten
             break
     assert logits is not None
     return logits, exits
-
-
-def _arrival(
-    model: Looped, held: Sequences, tokens: Tensor, before: Tensor, rows: Tensor, columns: Tensor, loop: int
-) -> Arrival:
-    return Arrival(
-        model=model,
-        tokens=tokens[rows, None],
-        before=before,
-        after=held.cache.states(rows, columns[rows]),
-        context=held.context(rows, columns[rows]),
-        loop=loop,
-        loops=held.loops,
-    )
 
 
 def _leaving(at: Arrival, rule: EarlyExit) -> tuple[Tensor, Tensor | None]:

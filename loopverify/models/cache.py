@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from loopverify.errors import InputError
@@ -102,15 +103,12 @@ class Cache:
 
     def write(self, loop: int, layer: int, rows: Tensor, columns: Tensor, keys: Tensor, values: Tensor) -> None:
         """Hold keys and values (R, N, q, C) of rows (R,) at columns (R, q)."""
-        slot = self._slots.get((loop, layer))
-        parts = (keys, values)
-        if slot is None or slot[0].shape[2] < self.columns:
+        none = keys.new_empty(self.rows, keys.shape[1], 0, keys.shape[3])
+        slot = self._slots.get((loop, layer), (none, none))
+        if slot[0].shape[2] < self.columns:
             room = self.real.shape[1]
-            held = slot or (None, None)
-            slot = tuple(_grown(old, part, self.rows, room) for old, part in zip(held, parts, strict=True))  # type: ignore[assignment]
-            assert slot is not None
-            self._slots[loop, layer] = slot
-        for store, part in zip(slot, parts, strict=True):
+            self._slots[loop, layer] = slot = (_grown(slot[0], 2, room), _grown(slot[1], 2, room))
+        for store, part in zip(slot, (keys, values), strict=True):
             store[rows[:, None], :, columns] = part.transpose(1, 2).to(store.dtype)
 
     def read(self, loop: int, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -171,16 +169,11 @@ def _put(held: Tensor, start: int, new: Tensor) -> Tensor:
     """`held` (B, capacity, ...) with `new` from column `start` on; in larger memory where it would not fit."""
     stop = start + new.shape[1]
     if held.shape[1] < stop:
-        larger = held.new_zeros(held.shape[0], max(stop, 2 * held.shape[1]), *held.shape[2:])
-        larger[:, :start] = held[:, :start]
-        held = larger
+        held = _grown(held, 1, max(stop, 2 * held.shape[1]))
     held[:, start:stop] = new
     return held
 
 
-def _grown(held: Tensor | None, like: Tensor, rows: int, room: int) -> Tensor:
-    """Room for keys (B, N, room, C) with those already held."""
-    larger = like.new_zeros(rows, like.shape[1], room, like.shape[3])
-    if held is not None:
-        larger[:, :, : held.shape[2]] = held
-    return larger
+def _grown(held: Tensor, dim: int, room: int) -> Tensor:
+    """`held` with zeros behind it, so that dimension `dim` is `room` long."""
+    return F.pad(held, (0, 0) * (held.ndim - dim - 1) + (0, room - held.shape[dim]))

@@ -1,14 +1,14 @@
 """Cached decoding through a model's own `embed`, `step` and `readout`: no loop is written here a second time.
 
 A step serves decoding as it is when it mixes tokens through attention alone, and attention keeps its keys and values
-where the context leads it (`Chunk.exchange`). What the model has to add is how its context is narrowed to some tokens.
+in the chunk that the context holds (`Chunk.exchange`). The context of `embed` has to have a method narrowed(chunk): the
+context of the tokens of that chunk alone.
 
 Shapes: B rows, R of them at once, t new tokens, q columns, V vocabulary, D channels, K loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,8 +30,6 @@ class Sequences:
 
     Args:
         model: its embed, step and readout are run. Its training mode is the caller's business.
-        narrow: narrow(context, chunk) -> context: that of `embed` for the tokens of a `Chunk` alone, in whose memory
-            attention keeps keys and values.
         rows: B.
         loops: K.
 
@@ -41,13 +39,14 @@ class Sequences:
         executed: tokens put through a loop so far, one loop at a time (padding included).
     """
 
-    def __init__(self, model: Looped, narrow: Callable[[Any, Chunk], Any], rows: int, loops: int) -> None:
+    def __init__(self, model: Looped, rows: int, loops: int) -> None:
         if loops < 1:
             raise InputError(f"loops is {loops}; expected an integer >= 1")
         device = device_of(model)
         self.loops, self.executed = loops, 0
         self.cache, self.rows = Cache(rows, loops, device), torch.arange(rows, device=device)
-        self._model, self._narrow, self._context = model, narrow, None
+        self._model = model
+        self._context: Any = None
 
     @torch.no_grad()
     def extend(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -72,6 +71,11 @@ class Sequences:
         mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
         columns = self.cache.append(tokens, mask)
         states, self._context = self._model.embed(self.cache.tokens())
+        if not hasattr(self._context, "narrowed"):
+            raise InputError(
+                f"embed returned a {type(self._context).__name__} as context; expected one with a method "
+                "narrowed(chunk), as models.layers.Context has, by which it serves some tokens in decoding"
+            )
         self.cache.enter(columns, states[self.rows[:, None], self.cache.positions[self.rows[:, None], columns]])
         return columns
 
@@ -84,8 +88,7 @@ class Sequences:
         place = torch.arange(int(count.max()), device=rows.device)
         columns = order.gather(1, place.minimum(count[:, None] - 1))
         self.executed += int(count.sum())
-        states = self._step(Chunk(self.cache, range(loop, loop + 1), rows, columns), rows, columns, loop)
-        self.cache.reach(loop, rows, columns, states)
+        self.cache.reach(loop, rows, columns, self._step(rows, columns, range(loop, loop + 1), keys_only=False))
 
     def propagate(self, rows: Tensor, columns: Tensor, source: int) -> None:
         """Fill the slots of all loops after `source` with the keys and values of H_source itself, at columns (R, q).
@@ -93,8 +96,7 @@ class Sequences:
         As if every later layer added nothing (the state propagation of CALM, arXiv:2207.07061). One step serves all
         later loops, which are taken to be alike.
         """
-        later = range(source + 1, self.loops + 1)
-        self._step(Chunk(self.cache, later, rows, columns, keys_only=True), rows, columns, source + 1)
+        self._step(rows, columns, range(source + 1, self.loops + 1), keys_only=True)
 
     def logits(self, rows: Tensor, columns: Tensor, loop: int) -> Tensor:
         """Of exit `loop`, at which the tokens at columns (R, q) of rows (R,) have just arrived: (R, q, V)."""
@@ -102,36 +104,34 @@ class Sequences:
 
     def context(self, rows: Tensor, columns: Tensor) -> Any:
         """The context of some tokens, for a readout."""
-        return self._narrow(self._context, Chunk(self.cache, range(0), rows, columns))
+        return self._context.narrowed(Chunk(self.cache, range(0), rows, columns))
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows alone, (R,) int64 or (B,) bool; the others cost nothing from now on."""
         self.cache.keep(self.rows[rows])
         self.rows = torch.arange(self.cache.rows, device=self.rows.device)
 
-    def _step(self, chunk: Chunk, rows: Tensor, columns: Tensor, loop: int) -> Tensor:
-        return self._model.step(self.cache.states(rows, columns), self._narrow(self._context, chunk), loop)
+    def _step(self, rows: Tensor, columns: Tensor, loops: range, *, keys_only: bool) -> Tensor:
+        context = self._context.narrowed(Chunk(self.cache, loops, rows, columns, keys_only=keys_only))
+        return self._model.step(self.cache.states(rows, columns), context, loops[0])
 
 
 class StepwiseDecode:
     """A `Looped.decode` that steps the model loop by loop, so that tokens may leave early.
 
     It belongs to one view: `Looped` binds it to itself, hence `replace(model, step=other)` decodes with that step.
-
-    Args:
-        narrow: see `Sequences`.
     """
 
-    def __init__(self, narrow: Callable[[Any, Chunk], Any], model: Looped | None = None) -> None:
-        self.narrow, self._model = narrow, model
+    def __init__(self, model: Looped | None = None) -> None:
+        self._model = model
 
     def bound_to(self, model: Looped) -> StepwiseDecode:
-        return StepwiseDecode(self.narrow, model)
+        return StepwiseDecode(model)
 
     def begin(self, rows: int, loops: int) -> Sequences:
         """No token yet, of `rows` sequences."""
         assert self._model is not None
-        return Sequences(self._model, self.narrow, rows, loops)
+        return Sequences(self._model, rows, loops)
 
     def __call__(self, tokens: Tensor, cache: Sequences | None, loops: int) -> tuple[Tensor, Sequences]:
         """As `Looped.decode`.

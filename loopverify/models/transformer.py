@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace
-from loopverify.models.cache import Chunk
 from loopverify.models.config import READOUTS, RECURRENCES, TransformerConfig
 from loopverify.models.decoding import StepwiseDecode
 from loopverify.models.exits import ExitGate, exit_distribution, first_exit
@@ -112,19 +111,6 @@ class LoopedTransformer(nn.Module):
         """
         return first_exit(self._exit_logits(trace), threshold)
 
-    def narrow(self, context: Context, chunk: Chunk) -> Context:
-        """From the context of `embed`, that of some tokens in decoding.
-
-        Raises:
-            InputError: an `embed` of another kind.
-        """
-        if not isinstance(context, Context):
-            raise InputError(
-                f"embed returned a {type(context).__name__} as context; expected a models.layers.Context, or a method "
-                "narrow(context, chunk) of the model that gives decoding that of some tokens"
-            )
-        return context.narrowed(chunk)
-
     def set_progress(self, fraction: float) -> None:
         """Tell what follows a schedule (the `tapered` readout) how much of training, 0..1, is done.
 
@@ -151,7 +137,7 @@ class LoopedTransformer(nn.Module):
             embed_masked=self.embed_masked,
             # With a norm at the loop boundary the step is no longer a sum of residual branches.
             branches=self.branches if self.loop_norm is None else None,
-            decode=StepwiseDecode(self.narrow),
+            decode=StepwiseDecode(),
             cache_slots=lambda held: held.cache.slots,
             exit_probabilities=None if self.exit_gate is None else self.exit_probabilities,
             choose_exit=None if self.exit_gate is None else self.choose_exit,

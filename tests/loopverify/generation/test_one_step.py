@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import loopverify as lv
 from loopverify.errors import InputError
 from loopverify.generation import Decoder, EarlyExit, generate
-from loopverify.models import LoopedTransformer, TransformerConfig
+from loopverify.models import LoopedTransformer
 from loopverify.models.layers import Context
 from tests.loopverify.generation.naive import Naive
 from tests.loopverify.generation.test_cached import V, transformer
@@ -238,21 +238,24 @@ def test_cheap_rules_run_through_an_overridden_step(missing: Any) -> None:
 
 
 def test_a_context_of_another_kind_needs_a_way_to_narrow_it() -> None:
+    class Noted(dict[str, Context]):
+        def narrowed(self, chunk: Any) -> Noted:
+            return Noted(context=self["context"].narrowed(chunk))
+
     class Named(LoopedTransformer):
+        kind: type[dict[str, Context]] = dict
+
         def embed(self, tokens: Tensor) -> tuple[Tensor, Any]:
             state, context = super().embed(tokens)
-            return state, {"context": context}
+            return state, self.kind(context=context)
 
         def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
             return super().step(state, context["context"], loop)
 
-    class Narrowed(Named):
-        def narrow(self, context: Any, chunk: Any) -> Any:
-            return {"context": super().narrow(context["context"], chunk)}
-
-    config = TransformerConfig(vocab_size=V, d_model=16, heads=2, d_ff=24, init_std=0.4)
+    module = Named(transformer().config).double().eval()
     with pytest.raises(
-        InputError, match=r"embed returned a dict as context; expected a models.layers.Context, or a me"
+        InputError, match=r"embed returned a dict as context; expected one with a method narrowed\(chunk\)"
     ):
-        generate(Named(config), [[1]], 1)
-    assert_one_model(Narrowed(config).double().eval())
+        generate(module, [[1]], 1)
+    module.kind = Noted
+    assert_one_model(module)
