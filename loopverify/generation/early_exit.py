@@ -6,7 +6,7 @@ The paper leaves this open (Sharma & Vu 2026, appendix 17). Three rules, from ex
 - `recompute`: the loops are run when a later token first needs them, all tokens that are behind in one chunk. A token
   that runs to K then sees what it would see without exits; only the loops that nobody asks for are saved.
 - `copy`: the keys and values of loop e serve the later loops, layer by layer.
-- `propagate`: keys and values of the later loops are those of the state H_e as it left (one projection per layer).
+- `propagate`: keys and values of the later loops are those of the state H_e as it left (one attention per layer).
 
 Shapes: B rows, R of them still running, V vocabulary, K loops.
 """
