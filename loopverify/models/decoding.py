@@ -18,7 +18,7 @@ from loopverify.errors import InputError
 from loopverify.looped import Looped, check_tokens
 from loopverify.models.cache import Cache, Chunk
 
-__all__ = ["Sequences", "StepwiseDecode", "device_of"]
+__all__ = ["Sequences", "StepwiseDecode", "device_of", "slots_in_use"]
 
 
 class Sequences:
@@ -143,6 +143,11 @@ class StepwiseDecode:
         if held.loops != loops:
             raise InputError(f"a cache of {held.loops} loops to continue with {loops}; expected the same number")
         return held.extend(tokens), held
+
+
+def slots_in_use(cache: Sequences) -> int:
+    """As `Looped.cache_slots`."""
+    return cache.cache.slots
 
 
 def device_of(model: Looped) -> torch.device:

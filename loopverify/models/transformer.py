@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace
 from loopverify.models.config import READOUTS, RECURRENCES, TransformerConfig
-from loopverify.models.decoding import StepwiseDecode
+from loopverify.models.decoding import StepwiseDecode, slots_in_use
 from loopverify.models.exits import ExitGate, exit_distribution, first_exit
 from loopverify.models.layers import Context, Damping, DecoderLayer, Sublayer, dropout
 from loopverify.models.readouts import DynamicTanh, TaperedNorm
@@ -138,7 +138,7 @@ class LoopedTransformer(nn.Module):
             # With a norm at the loop boundary the step is no longer a sum of residual branches.
             branches=self.branches if self.loop_norm is None else None,
             decode=StepwiseDecode(),
-            cache_slots=lambda held: held.cache.slots,
+            cache_slots=slots_in_use,
             exit_probabilities=None if self.exit_gate is None else self.exit_probabilities,
             choose_exit=None if self.exit_gate is None else self.choose_exit,
             declares=self._traits(),

@@ -48,8 +48,9 @@ class LinearHead:
 def linear_head(model: Looped) -> LinearHead | None:
     """The linear head of the reference transformer; None where a model reads its exits in another way."""
     module = model.module
-    own = isinstance(module, LoopedTransformer) and type(module).readout is LoopedTransformer.readout
-    if not isinstance(module, LoopedTransformer) or not own or model.readout != module.readout:
+    if not isinstance(module, LoopedTransformer) or model.readout != module.readout:
+        return None
+    if type(module).readout is not LoopedTransformer.readout:
         return None
     return LinearHead(shown=module.shown, weight=module.head.weight)
 
