@@ -52,7 +52,7 @@ class Looped:
     """embed_masked(tokens (B, T), mask (B, T) bool, True at real tokens) -> (state, context): `embed` under padding."""
     decode: Callable[[Tensor, Any, int], tuple[Tensor, Any]] | None = None
     """decode(tokens (B, t), cache or None, loops) -> (logits (B, t, V) of the last exit, cache): continues the
-    sequences that the cache holds by t tokens."""
+    sequences that the cache holds by t tokens. One with a method bound_to(model) is bound to this very view."""
     cache_slots: Callable[[Any], int] | None = None
     """cache_slots(cache) -> number of key/value slots in use; loops * layers in a complete cache."""
     exit_probabilities: Callable[[Trace], Tensor] | None = None
@@ -69,6 +69,8 @@ class Looped:
     "a_rad" of (state, update): <u, b> / d. Their units are checked."""
     declares: frozenset[str] = frozenset()
     """Traits the model admits to (a check that a trait explains is skipped, and says so); see loopverify.checks."""
+    declared_with: tuple[Any, ...] = field(default=(), repr=False)
+    """Not to be given: decode and the embed, step and readout it was declared with, as `replace` passes them on."""
 
     def __post_init__(self) -> None:
         for part in ("embed", "step", "readout"):
@@ -78,6 +80,16 @@ class Looped:
             raise InputError(f"Looped.trained_loops is {self.trained_loops!r}; expected an integer >= 1")
         if self.vocab_size is not None and not is_count(self.vocab_size):
             raise InputError(f"Looped.vocab_size is {self.vocab_size!r}; expected an integer >= 1, or None")
+        # A view made by `replace` with another step must not go on decoding with the old one.
+        if (bound_to := getattr(self.decode, "bound_to", None)) is not None:
+            object.__setattr__(self, "decode", bound_to(self))
+        if not self.declared_with or self.declared_with[0] is not self.decode:
+            object.__setattr__(self, "declared_with", (self.decode, self.embed, self.step, self.readout))
+
+    def replaced(self) -> list[str]:
+        """Which of embed, step and readout `replace` has exchanged while keeping a `decode` that runs the old ones."""
+        parts = ("embed", "step", "readout")
+        return [part for part, old in zip(parts, self.declared_with[1:], strict=True) if getattr(self, part) != old]
 
     def modules(self) -> list[nn.Module]:
         """The distinct root modules behind the callables, in the order module, embed, step, readout."""

@@ -1,4 +1,4 @@
-"""Cached generation with the reference transformer: every (loop, layer) has its keys, and tokens may leave early.
+"""Cached generation with any model that can decode; with keys for every (loop, layer), tokens may leave early.
 
 generated = generate(module, [[5, 2], [7, 1, 3]], max_new_tokens=8, early_exit=EarlyExit(threshold=2.0))
 """
@@ -6,9 +6,9 @@ generated = generate(module, [[5, 2], [7, 1, 3]], max_new_tokens=8, early_exit=E
 from __future__ import annotations
 
 from loopverify.generation.decoder import Decoder, Step
+from loopverify.generation.early_exit import MISSING, EarlyExit
 from loopverify.generation.effect import ExitEffect, exit_effect
-from loopverify.generation.exits import MISSING, EarlyExit
-from loopverify.generation.generate import PAD, Generated, NewTokens, cached, generate, stream
+from loopverify.generation.generate import PAD, Generated, NewTokens, generate, stream
 from loopverify.generation.sampling import Sampling
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "NewTokens",
     "Sampling",
     "Step",
-    "cached",
     "exit_effect",
     "generate",
     "stream",

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from loopverify.arguments import IGNORE, check_count, check_kind
-from loopverify.generation.decoder import Decoder, transformer
-from loopverify.generation.exits import MISSING, EarlyExit
+from loopverify.generation.decoder import Decoder, decodable
+from loopverify.generation.early_exit import MISSING, EarlyExit
 from loopverify.halting.confidence import named
 from loopverify.looped import Looped, unroll
 from loopverify.measures.held_out import Batches, batch_pairs, perplexity
@@ -74,31 +74,29 @@ def exit_effect(
     Raises:
         InputError: another model, bad batches, an unknown rule, or a prefix that leaves nothing to measure.
     """
-    module = transformer(model)
-    pairs = batch_pairs(module.looped(), batches)
+    view = decodable(model)
+    pairs = batch_pairs(view, batches)
     shortest = min(tokens.shape[1] for tokens, _ in pairs)
     expected = f"0..{shortest - 1}, so that sequences of {shortest} go on after it"
     check_count("prefix", prefix, expected, least=0, most=shortest - 1)
     check_kind("early_exit", early_exit, EarlyExit, "an EarlyExit(threshold=...)")
-    with untouched(module.looped()), torch.no_grad():
-        full = [_full(module, tokens, targets, loops, prefix) for tokens, targets in pairs]
+    with untouched(view), torch.no_grad():
+        full = [_full(view, tokens, targets, loops, prefix) for tokens, targets in pairs]
         return tuple(
-            _effect(module, pairs, full, replace(early_exit, missing=rule), loops, prefix)  # type: ignore[arg-type]
+            _effect(view, pairs, full, replace(early_exit, missing=rule), loops, prefix)  # type: ignore[arg-type]
             for rule in rules
         )
 
 
-def _full(
-    module: LoopedTransformer, tokens: Tensor, targets: Tensor, loops: int | None, prefix: int
-) -> tuple[Tensor, Tensor]:
+def _full(view: Looped, tokens: Tensor, targets: Tensor, loops: int | None, prefix: int) -> tuple[Tensor, Tensor]:
     """Losses and likeliest tokens of the full forward after the prefix, each (B, T - prefix)."""
-    trace = unroll(module.looped(), tokens, loops)
+    trace = unroll(view, tokens, loops)
     logits = trace.logits(trace.loops)[:, prefix:]
     return token_losses(logits, targets[:, prefix:]), logits.argmax(-1)
 
 
 def _effect(
-    module: LoopedTransformer,
+    view: Looped,
     pairs: list[tuple[Tensor, Tensor]],
     full: list[tuple[Tensor, Tensor]],
     rule: EarlyExit,
@@ -107,9 +105,9 @@ def _effect(
 ) -> ExitEffect:
     exits, losses, full_losses, alike, executed, fed = [], [], [], [], 0, 0
     for (tokens, targets), (full_loss, full_best) in zip(pairs, full, strict=True):
-        decoder = Decoder(module, len(tokens), loops, rule)
+        decoder = Decoder(view, len(tokens), loops, rule)
         if prefix:
-            decoder.extend(tokens[:, :prefix])
+            decoder.held.prefill(tokens[:, :prefix])
         steps = [decoder.step(column) for column in tokens[:, prefix:].unbind(1)]
         counted = targets[:, prefix:] != IGNORE
         logits = torch.stack([step.logits for step in steps], 1)
@@ -117,7 +115,7 @@ def _effect(
         losses.append(token_losses(logits, targets[:, prefix:])[counted])
         full_losses.append(full_loss[counted])
         alike.append((logits.argmax(-1) == full_best)[counted])
-        executed += decoder.executed - decoder.loops * len(tokens) * prefix
+        executed += decoder.held.executed - decoder.loops * len(tokens) * prefix
         fed += counted.numel()
     return ExitEffect(
         missing=rule.missing,

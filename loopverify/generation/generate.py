@@ -6,7 +6,7 @@ Shapes: B prompts, R of them still going on, N steps, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,15 +14,16 @@ from torch import Tensor
 
 from loopverify.arguments import check_count, check_kind
 from loopverify.errors import InputError
-from loopverify.generation.decoder import Decoder, transformer
-from loopverify.generation.exits import EarlyExit
-from loopverify.generation.prompts import Prompts, padded
+from loopverify.generation.decoder import Decoder, decodable
+from loopverify.generation.early_exit import EarlyExit
+from loopverify.generation.prompts import Prompts, padded, token_range
 from loopverify.generation.sampling import Sampling
 from loopverify.looped import Looped
 from loopverify.models import LoopedTransformer
+from loopverify.models.decoding import device_of
 from loopverify.readonly import untouched
 
-__all__ = ["PAD", "Generated", "NewTokens", "cached", "generate", "stream"]
+__all__ = ["PAD", "Generated", "NewTokens", "generate", "stream"]
 
 PAD = -1
 """What follows the last token of a row that stopped: no token of any vocabulary."""
@@ -73,18 +74,19 @@ def generate(
     """Continue prompts, token by token, with a key and a value for every (loop, layer) kept.
 
     Args:
-        model: a LoopedTransformer or its `looped()`; run in evaluation mode and left as it was.
+        model: a LoopedTransformer, or any `Looped` with `decode`; run in evaluation mode and left as it was.
         prompts: (B, T) int64, or B sequences of token ids of any lengths >= 1 (shorter ones are padded on the left).
         max_new_tokens: the most that a row is continued by.
         loops: K; the trained loops when omitted.
         temperature, top_k, top_p: see `Sampling`; a temperature of 0 takes the likeliest token.
         generator: of the samples, on the model's device; None: torch's global one.
-        early_exit: when a token leaves before loop K. Prompts run at full depth but for their last token.
+        early_exit: when a token leaves before loop K; for a model whose `decode` is a `models.StepwiseDecode`, as that
+            of a LoopedTransformer. Prompts run at full depth but for their last token.
         stop: token ids with which a row ends. It leaves the batch and costs nothing from then on, and neither what the
             other rows show nor what they draw depends on it.
 
     Raises:
-        InputError: another model, empty prompts, tokens outside the vocabulary, or settings out of range.
+        InputError: a model that cannot decode so, empty prompts, tokens outside the vocabulary, bad settings.
     """
     steps = list(
         stream(
@@ -125,12 +127,12 @@ def stream(
     model may be used for other things between two steps."""
     check_count("max_new_tokens", max_new_tokens)
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-    module = transformer(model)
-    V, device = module.config.vocab_size, module.embedding.weight.device
+    view = decodable(model)
+    device = device_of(view)
     _check_generator(generator, device)
-    stops = torch.tensor(_stops(stop, V), dtype=torch.int64, device=device)
-    tokens, mask = padded(prompts, V, device)
-    decoder = Decoder(module, len(tokens), loops, early_exit)
+    stops = torch.tensor(_stops(stop, view.vocab_size), dtype=torch.int64, device=device)
+    tokens, mask = padded(prompts, view.vocab_size, device)
+    decoder = Decoder(view, len(tokens), loops, early_exit)
     return _steps(decoder, tokens, mask, max_new_tokens, sampling, generator, stops)
 
 
@@ -143,18 +145,17 @@ def _steps(
     generator: torch.Generator | None,
     stops: Tensor,
 ) -> Iterator[NewTokens]:
-    view = decoder.module.looped()
     B, rows, last = len(tokens), torch.arange(len(tokens), device=tokens.device), tokens[:, -1]
     if tokens.shape[1] > 1:
-        with untouched(view):
-            decoder.extend(tokens[:, :-1], mask[:, :-1])
+        with untouched(decoder.model):
+            decoder.held.prefill(tokens[:, :-1], mask[:, :-1])
     for _ in range(most):
-        with untouched(view):
+        with untouched(decoder.model):
             step = decoder.step(last)
         # A number for every row there was, so that those that are left draw what they would have drawn.
         uniform = torch.rand(B, generator=generator, device=rows.device)[rows] if sampling.temperature else None
         last = sampling.choose(step.logits, uniform)
-        yield NewTokens(rows=rows, tokens=last, exits=step.exits, executed=decoder.executed)
+        yield NewTokens(rows=rows, tokens=last, exits=step.exits, executed=decoder.held.executed)
         stopped = torch.isin(last, stops)
         if stopped.all():
             return
@@ -163,26 +164,11 @@ def _steps(
             rows, last = rows[~stopped], last[~stopped]
 
 
-def cached(module: LoopedTransformer, name: str | None = None) -> Looped:
-    """The model's `Looped` view with cached decoding declared, so that the checks of caches judge it."""
-
-    def decode(tokens: Tensor, cache: Decoder | None, loops: int) -> tuple[Tensor, Decoder]:
-        decoder = Decoder(module, len(tokens), loops) if cache is None else cache
-        if decoder.loops != loops:
-            raise InputError(f"a cache of {decoder.loops} loops to continue with {loops}; expected the same number")
-        return decoder.logits(decoder.extend(tokens)), decoder
-
-    def slots(cache: Decoder) -> int:
-        return cache.cache.slots
-
-    return replace(module.looped(name), decode=decode, cache_slots=slots)
-
-
-def _stops(stop: object, vocab_size: int) -> list[int]:
+def _stops(stop: object, vocab_size: int | None) -> list[int]:
     tokens: list[Any] = list(stop) if isinstance(stop, Collection) and not isinstance(stop, str | bytes) else [stop]
+    most, expected = token_range(vocab_size)
     for token in tokens:
-        expected = f"token ids in 0..{vocab_size - 1} for a vocabulary of {vocab_size}"
-        check_count("stop", token, expected, least=0, most=vocab_size - 1)
+        check_count("stop", token, f"token ids in {expected}", least=0, most=most)
     return tokens
 
 

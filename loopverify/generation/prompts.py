@@ -5,6 +5,7 @@ Shapes: B prompts, T tokens of the longest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +14,19 @@ from torch import Tensor
 
 from loopverify.errors import InputError
 
-__all__ = ["Prompts", "padded"]
+__all__ = ["Prompts", "padded", "token_range"]
 
 Prompts = Tensor | Sequence[Tensor | Sequence[int]]
 
 
-def padded(prompts: Prompts, vocab_size: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+def token_range(vocab_size: int | None) -> tuple[float, str]:
+    """The largest token id, and the range in words; a vocabulary of unknown size has no largest one."""
+    if vocab_size is None:
+        return math.inf, "0 and above"
+    return vocab_size - 1, f"0..{vocab_size - 1} for a vocabulary of {vocab_size}"
+
+
+def padded(prompts: Prompts, vocab_size: int | None, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
     """Prompts as one batch, padded on the left with token 0: (B, T) int64, and a mask (B, T) bool, True at real tokens.
 
     Raises:
@@ -43,7 +51,7 @@ def _listed(prompts: Any) -> list[object]:
         raise InputError(f"prompts are {prompts!r}; expected a sequence of sequences of token ids") from error
 
 
-def _row(place: int, prompt: object, vocab_size: int, device: torch.device | None) -> Tensor:
+def _row(place: int, prompt: object, vocab_size: int | None, device: torch.device | None) -> Tensor:
     """A prompt on its own, (T,)."""
     try:
         row = torch.as_tensor(prompt, device=device)
@@ -53,11 +61,12 @@ def _row(place: int, prompt: object, vocab_size: int, device: torch.device | Non
         raise InputError(
             f"prompt {place} is {row.dtype} {tuple(row.shape)}; expected a sequence of at least one token id"
         )
-    outside = ((row < 0) | (row >= vocab_size)).nonzero()
+    most, expected = token_range(vocab_size)
+    outside = ((row < 0) | (row > most)).nonzero()
     if len(outside):
         at = int(outside[0])
         raise InputError(
-            f"prompt {place} has token {int(row[at])} at position {at}; expected 0..{vocab_size - 1} for a vocabulary "
-            f"of {vocab_size}. Was the text encoded with this model's tokenizer?"
+            f"prompt {place} has token {int(row[at])} at position {at}; expected {expected}. Was the text encoded with "
+            "this model's tokenizer?"
         )
     return row

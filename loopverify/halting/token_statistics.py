@@ -58,7 +58,9 @@ def linear_head(model: Looped) -> LinearHead | None:
     module = model.module
     if not isinstance(module, LoopedTransformer) or model.readout != module.readout:
         return None
-    return LinearHead(shown=module._shown, weight=module.head.weight)
+    if type(module).readout is not LoopedTransformer.readout:
+        return None
+    return LinearHead(shown=module.shown, weight=module.head.weight)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

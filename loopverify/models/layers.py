@@ -6,12 +6,13 @@ Shapes: B batch, T tokens, D channels, N heads, C channels a head.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from loopverify.models.cache import Chunk
 from loopverify.models.config import TransformerConfig
 
 __all__ = ["Attention", "Context", "Damping", "DecoderLayer", "Sublayer", "SwiGLU", "dropout"]
@@ -25,6 +26,14 @@ class Context:
     """Cosine and sine tables: (T, C / 2), or (B, 1, T, C / 2) when padding shifts the positions of a row."""
     mask: Tensor | None = None
     """Who may attend to whom, (B, 1, T, T) bool; None: every token to itself and all before it."""
+    chunk: Chunk | None = None
+    """In decoding, the memory in which attention keeps the keys and values of these tokens and finds those of earlier
+    ones; None: all keys are those of the tokens at hand."""
+
+    def narrowed(self, chunk: Chunk) -> Context:
+        """From the context of whole sequences, that of the tokens of a chunk (R, q)."""
+        cos, sin = (table[chunk.positions[:, None]] for table in self.rope)
+        return replace(self, rope=(cos, sin), mask=chunk.visible, chunk=chunk)
 
 
 Sublayer = Callable[[Tensor, Context], Tensor]
@@ -49,10 +58,11 @@ class Attention(nn.Module):
         B, T, D = x_BTD.shape
         qkv = self.qkv(x_BTD).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         q, k = _rotate(qkv[:2], context.rope)  # both at once: a small model's time goes into calls
+        k, v = (k, qkv[2]) if context.chunk is None else context.chunk.exchange(k, qkv[2])
         mixed = F.scaled_dot_product_attention(
             q,
             k,
-            qkv[2],
+            v,
             attn_mask=context.mask,
             is_causal=context.mask is None,
             dropout_p=self.dropout if self.training else 0.0,
@@ -91,6 +101,13 @@ class DecoderLayer(nn.Module):
             nn.RMSNorm(config.d_model, eps=config.norm_eps) if config.sandwich_norm else None for _ in range(2)
         )
         self.drop = dropout(config)
+
+    def forward(self, state: Tensor, context: Context) -> Tensor:
+        """(B, T, D) -> the state with both branches added, (B, T, D)."""
+        attended = state + self.attention(state, context)
+        if context.chunk is not None and context.chunk.keys_only:
+            return state
+        return attended + self.mlp(attended, context)
 
     def attention(self, state: Tensor, context: Context) -> Tensor:
         return self._added(self.attention_mix(self.attention_norm(state), context), self.attention_out_norm)

@@ -8,7 +8,7 @@ Shapes: B batch, T tokens, D channels, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from types import MappingProxyType
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace
 from loopverify.models.config import READOUTS, RECURRENCES, TransformerConfig
+from loopverify.models.decoding import StepwiseDecode, slots_in_use
 from loopverify.models.exit_gate import ExitGate, exit_distribution, first_exit
 from loopverify.models.layers import Context, Damping, DecoderLayer, Sublayer, dropout
 from loopverify.models.readouts import DynamicTanh, TaperedNorm
@@ -53,7 +54,7 @@ class LoopedTransformer(nn.Module):
     def embed(self, tokens: Tensor) -> tuple[Tensor, Context]:
         """tokens (B, T) int64 -> H_0 (B, T, D) and the context of T positions."""
         state: Tensor = self.embedding_drop(self.embedding(tokens))
-        return state, Context(self._rope(torch.arange(tokens.shape[1], device=tokens.device)))
+        return state, Context(self.rope(torch.arange(tokens.shape[1], device=tokens.device)))
 
     def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Context]:
         """As `embed`, for rows with padding: mask (B, T) bool is True at real tokens, which alone are attended to
@@ -64,29 +65,34 @@ class LoopedTransformer(nn.Module):
         causal = torch.ones(T, T, dtype=torch.bool, device=tokens.device).tril()
         # A padding token attends to itself, so that its softmax has something to sum over.
         visible = causal & (mask[:, None, None, :] | torch.eye(T, dtype=torch.bool, device=tokens.device))
-        return state, Context(self._rope(positions[:, None, :]), visible)
+        return state, Context(self.rope(positions[:, None, :]), visible)
 
     def step(self, state: Tensor, context: Context, loop: int) -> Tensor:
         """H_{k-1} (B, T, D) -> H_k: the whole stack once, with the inter-loop norm, if any, before or behind it."""
         norm, at_start = self.loop_norm, self.config.norm_at == "start"
         if norm is not None and at_start and loop > 1:
             state = norm(state)
-        for _, sublayer in self._sublayers():
-            state = state + sublayer(state, context)
+        if self.damping is not None:
+            state = state + self.damping(state, context)
+        for layer in self.layers:
+            state = layer(state, context)
         return state if norm is None or at_start else norm(state)
 
     def branches(self, state: Tensor, context: Context, loop: int) -> list[tuple[str, Tensor]]:
         """What each sublayer adds to the stream, in order: [(name, (B, T, D)), ...]."""
+        sublayers: list[tuple[str, Sublayer]] = [] if self.damping is None else [("damping", self.damping)]
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, DecoderLayer)
+            sublayers += [(f"layers.{index}.attention", layer.attention), (f"layers.{index}.mlp", layer.mlp)]
         added = []
-        for name, sublayer in self._sublayers():
-            out = sublayer(state, context)
-            added.append((name, out))
-            state = state + out
+        for name, sublayer in sublayers:
+            added.append((name, sublayer(state, context)))
+            state = state + added[-1][1]
         return added
 
     def readout(self, state: Tensor, context: Context, loop: int, loops: int) -> Tensor:
         """H_k (..., D) -> logits (..., V). `final_only` normalizes the last exit of the run, and no other."""
-        logits: Tensor = self.head(self._shown(state, loop, loops))
+        logits: Tensor = self.head(self.shown(state, loop, loops))
         return logits
 
     def exit_probabilities(self, trace: Trace) -> Tensor:
@@ -131,6 +137,8 @@ class LoopedTransformer(nn.Module):
             embed_masked=self.embed_masked,
             # With a norm at the loop boundary the step is no longer a sum of residual branches.
             branches=self.branches if self.loop_norm is None else None,
+            decode=StepwiseDecode(),
+            cache_slots=slots_in_use,
             exit_probabilities=None if self.exit_gate is None else self.exit_probabilities,
             choose_exit=None if self.exit_gate is None else self.choose_exit,
             declares=self._traits(),
@@ -144,7 +152,7 @@ class LoopedTransformer(nn.Module):
         }
         return frozenset(trait for trait, there in traits.items() if there)
 
-    def _shown(self, state: Tensor, loop: int, loops: int) -> Tensor:
+    def shown(self, state: Tensor, loop: int, loops: int) -> Tensor:
         """What exit `loop` of a run of `loops` gives to the head and to the exit gate, (..., D)."""
         if self.readout_norm is None or (self.config.readout == "final_only" and loop < loops):
             return state
@@ -157,18 +165,10 @@ class LoopedTransformer(nn.Module):
             raise InputError("this model has no exit gate; build it with TransformerConfig(exit_gate=True)")
         with nullcontext() if trace.grad else torch.no_grad():
             exits = range(1, trace.loops + 1)
-            logits = [self.exit_gate(self._shown(trace.states[k], k, trace.loops)) for k in exits]
+            logits = [self.exit_gate(self.shown(trace.states[k], k, trace.loops)) for k in exits]
             return torch.stack(logits, -1)[..., :-1]
 
-    def _sublayers(self) -> Iterator[tuple[str, Sublayer]]:
-        if self.damping is not None:
-            yield "damping", self.damping
-        for index, layer in enumerate(self.layers):
-            assert isinstance(layer, DecoderLayer)
-            yield f"layers.{index}.attention", layer.attention
-            yield f"layers.{index}.mlp", layer.mlp
-
-    def _rope(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def rope(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Tables (..., C / 2) of int64 positions (...)."""
         channels = self.config.d_model // self.config.heads
         pairs = torch.arange(0, channels, 2, device=positions.device, dtype=torch.float32)

@@ -52,7 +52,7 @@ class CachedTransformer(LoopedTransformer):
     def decode(self, tokens: Tensor, cache: Cache | None, loops: int) -> tuple[Tensor, Cache]:
         cache = dict(cache or {})
         positions = self.positions(self.past(cache), tokens.shape[1])
-        state, rope = self.embedding(tokens), self._rope(positions)
+        state, rope = self.embedding(tokens), self.rope(positions)
         for loop in range(1, loops + 1):
             for index, layer in enumerate(self.layers):
                 state = state + self.attend(layer, state, rope, cache, self.slot(loop, index))

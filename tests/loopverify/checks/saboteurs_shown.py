@@ -61,7 +61,7 @@ class CountsPaddingAsPositions(LearnedPositions):
 class OtherPositionsUnderAMask(CachedTransformer):
     def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
         state, context = super().embed_masked(tokens, mask)
-        return state, replace(context, rope=self._rope((2 * mask.long().cumsum(1))[:, None, :]))
+        return state, replace(context, rope=self.rope((2 * mask.long().cumsum(1))[:, None, :]))
 
 
 @trips("padding_invariance", "a mask of only True changes .*H_0 differs already.*positions in two ways", alone=True)

@@ -22,6 +22,8 @@ class Naive:
     loops: int
     threshold: float
     missing: str
+    factor: float = 1.0
+    """What a loop ends by multiplying the state with."""
 
     @torch.no_grad()
     def run(self, tokens: Tensor, first: int) -> tuple[list[int], list[Tensor]]:
@@ -36,7 +38,7 @@ class Naive:
                 state = self._normed(state, "start") if k > 1 else state
                 for index in range(L):
                     state = self._layer(index, state, t, entries[k][index])
-                state = self._normed(state, "end")
+                state = self.factor * self._normed(state, "end")
                 logits = self.module.readout(state, None, k, self.loops)  # type: ignore[arg-type]
                 a, b = logits.sort(descending=True).values[:2]
                 if k == self.loops or (t >= first and float(a - b) > self.threshold):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from loopverify.checks.conformance import CHECKS
-from loopverify.generation import Decoder, EarlyExit, cached
+from loopverify.generation import Decoder, EarlyExit
 from loopverify.generation.prompts import padded
 from loopverify.models import READOUTS, RECURRENCES, LoopedTransformer, TransformerConfig
 
@@ -83,10 +83,10 @@ def test_cached_equals_the_full_forward(
     }[chunks]
     decoder = Decoder(module, len(tokens), loops)
     bounds = itertools.pairwise([0, *sorted(cuts), tokens.shape[1]])
-    shown = torch.cat([decoder.logits(decoder.extend(tokens[:, a:b], mask[:, a:b])) for a, b in bounds], 1)
+    shown = torch.cat([decoder.extend(tokens[:, a:b], mask[:, a:b]) for a, b in bounds], 1)
     assert_close(shown[mask], every_exit(module, tokens, mask, loops)[mask][:, -1], limit)
-    assert decoder.cache.slots == loops * 2
-    assert decoder.executed == loops * tokens.numel()
+    assert decoder.held.cache.slots == loops * 2
+    assert decoder.held.executed == loops * tokens.numel()
 
 
 @pytest.mark.parametrize("loops", [1, 2, 3, 4])
@@ -132,5 +132,5 @@ def test_neither_rows_that_stop_nor_tokens_that_leave_early_are_seen_by_others(l
     ],
 )
 def test_the_checks_of_caches_pass(check: str) -> None:
-    result = CHECKS[check].run(cached(transformer()))
+    result = CHECKS[check].run(transformer().looped())
     assert result.status == "passed", str(result)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import loopverify as lv
 from loopverify.errors import InputError
-from loopverify.generation import MISSING, Decoder, EarlyExit, cached, generate, stream
+from loopverify.generation import MISSING, Decoder, EarlyExit, generate, stream
 from loopverify.halting.confidence import Arrival, Score
 from loopverify.halting.token_statistics import TokenStatistics
 from loopverify.models import RECURRENCES, LoopedTransformer
@@ -78,7 +78,7 @@ def test_recomputed_keys_are_those_of_the_full_forward(readout: str, recurrence:
         torch.testing.assert_close(step.logits, logits[:, t])
     # A loop of a token is run once it, or a later token of its row, goes as deep; and once only.
     needed = exits.flip(1).cummax(1).values.flip(1)
-    assert decoder.executed == int(needed.sum())
+    assert decoder.held.executed == int(needed.sum())
 
 
 @pytest.mark.parametrize("missing", ["copy", "propagate"])
@@ -105,7 +105,7 @@ def test_cheap_rules_do_what_they_say(missing: Any, readout: str, recurrence: st
         shown = torch.stack([step.logits[row] for step in steps])
         # The module's rotary tables are float32 whatever its weights are.
         torch.testing.assert_close(shown, torch.stack(logits), rtol=1e-4, atol=1e-4)
-    assert decoder.executed == 4 * 4 * 3 + int(exits.sum())
+    assert decoder.held.executed == 4 * 4 * 3 + int(exits.sum())
 
 
 class Constant(Score):
@@ -141,15 +141,6 @@ def test_the_model_is_left_as_it_was() -> None:
     assert torch.equal(a, b)
     assert module.training
     assert torch.equal(a, generate(module.looped(), [[1, 2]], 5).tokens)
-
-
-def test_other_models_are_refused() -> None:
-    other = replace(transformer().looped("mine"), step=lambda state, context, loop: state)
-    for wrong, name in ((other, "mine"), (3, "int")):
-        with pytest.raises(
-            InputError, match=f"cached generation got '{name}'; expected a LoopedTransformer or its own"
-        ):
-            generate(wrong, [[1]], 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +203,7 @@ def test_rules_that_cannot_be_are_refused(setting: dict[str, Any], message: str)
 
 
 def test_a_cache_is_continued_as_it_was_begun() -> None:
-    model = cached(transformer())
+    model = transformer().looped()
     assert model.decode is not None
     _, cache = model.decode(torch.tensor([[1]]), None, 2)
     with pytest.raises(InputError, match="a cache of 2 loops to continue with 3; expected the same number"):

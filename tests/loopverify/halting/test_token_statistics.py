@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -95,6 +96,18 @@ def test_what_cannot_be_read_is_refused() -> None:
         logit_statistics(torch.zeros(1, 1, 2), targets=torch.tensor([[3]]))
     with pytest.raises(InputError, match="a margin of 1 logits; expected at least two"):
         logit_statistics(torch.zeros(1, 1, 1), wants={"top"})
+
+
+def test_a_readout_of_a_subclass_is_not_passed_over() -> None:
+    class Doubled(lv.models.LoopedTransformer):
+        def readout(self, *arguments: Any) -> Tensor:
+            return 2 * super().readout(*arguments)
+
+    model = Doubled(transformer().config).eval().looped()
+    trace = lv.unroll(model, torch.randint(11, (2, 5)))
+    assert linear_head(model) is None
+    found = exit_statistics(model, trace.states[2], trace.context, 2, 4, wants={"top"})
+    torch.testing.assert_close(found.first, trace.logits(2).amax(-1))
 
 
 def at_exit(loop: int = 2, tokens: int = 7, **changes: object) -> tuple[Arrival, Tensor]:

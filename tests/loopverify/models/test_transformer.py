@@ -112,6 +112,9 @@ def test_the_branches_sum_to_the_step() -> None:
     assert [name for name, _ in added] == ["layers.0.attention", "layers.0.mlp", "layers.1.attention", "layers.1.mlp"]
     total = state + sum(out for _, out in added)
     torch.testing.assert_close(total, model.step(state, context, 1), rtol=1e-12, atol=1e-12)
+    for _, out in added:
+        state = state + out
+    assert torch.equal(state, model.step(module.embed(TOKENS)[0], context, 1))  # in that order, to the last bit
     assert build(inter_loop_norm="own").looped().branches is None
 
 
