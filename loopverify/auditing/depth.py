@@ -23,7 +23,7 @@ class DepthUse:
 
     @property
     def gain(self) -> float:
-        """CE(1) − CE(K), nats per token; near 0 the loops are not used, and halting after the first is no achievement."""
+        """CE(1) − CE(K), nats per token; near 0 the model does not use its loops, and halting early is trivial."""
         return self.losses[0] - self.losses[-1]
 
 

@@ -111,7 +111,7 @@ class Findings:
     signals: tuple[Signal, ...]
     """What each term of the objective sees at each loop whose state it reads."""
     growth: GrowthLaw | None
-    """Growth law of the mean rms over at least four times the trained loops; None, with a note, if no law was fitted."""
+    """Growth law of the mean rms over at least four times the trained loops; None, with a note, if there is no fit."""
     depth: DepthUse
     """Depth use of the exits 1..K."""
     overshoot: tuple[OvershootPoint, ...]

@@ -74,7 +74,8 @@ def attribute(trace: Trace, loop: int) -> Mapping[str, float]:
     """
     if trace.model.branches is None:
         raise InputError(
-            f"{trace.model.name} declares no branches; expected Looped(branches=...), which attributes growth to sublayers"
+            f"{trace.model.name} declares no branches; expected Looped(branches=...), without which growth "
+            "cannot be attributed to sublayers"
         )
     with torch.no_grad():
         before, after = trace.states[loop - 1], trace.states[loop]

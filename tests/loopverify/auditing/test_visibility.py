@@ -42,7 +42,7 @@ def test_a_blind_exit_is_hidden_and_a_raw_one_visible_at_every_supervised_loop()
 
 
 def test_a_raw_exit_stays_visible_when_the_softmax_is_certain() -> None:
-    # The targets are the model's own predictions, with large margins: the gradient vanishes with growth, the logits do not.
+    # The targets are the model's own predictions, with large margins: growth makes the gradient vanish, not the logits.
     trace = lv.unroll(looped(lambda H: H.clone(), raw), TOKENS)
     sure = trace.logits(1).argmax(-1)
     (signal,) = observe(named("terminal"), raw, start=20.0, targets=sure)
