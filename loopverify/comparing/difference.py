@@ -115,7 +115,7 @@ class _Loop:
             yield self._mismatch("logits", errors)
 
     def _argmax(self) -> Iterator[Mismatch]:
-        """The argmax may change in a near tie: logits that are each off by the tolerance change order within twice it."""
+        """The argmax may change in a near tie: two logits, each off by the tolerance, may swap within twice it."""
         allowed = 2 * self.tolerance
         tokens = zip(self.was.argmax, self.now.argmax, self.was.margins, strict=True)
         flips = [margin if was != now and margin > allowed else 0.0 for was, now, margin in tokens]

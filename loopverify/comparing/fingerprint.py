@@ -155,7 +155,7 @@ def _kept(values: Tensor, places: Tensor, what: str) -> Tensor:
 
 
 def _project(values: Tensor) -> Tensor:
-    """Projections (N, D) -> (N, P): sums with fixed random signs over √D, whose rms is on average that of the values."""
+    """Projections (N, D) -> (N, P): sums with fixed random signs, over √D. On average they keep the rms."""
     width = values.shape[-1]
     if not width:
         return values

@@ -200,8 +200,8 @@ def test_a_saturating_readout_is_controlled_with_a_warning() -> None:
         ({"tokens": TOKENS + 1000}, r"tokens span .*; expected 0..31"),
         (
             {"targets": TARGETS[:, :5]},
-            r"targets are torch.int64 \(4, 5\); expected int64 \(4, 12\) as the tokens, one next token for every token "
-            r"\(-100 leaves one out\): of sequences \(B, T \+ 1\), tokens = sequences\[:, :-1\] and targets = ",
+            r"targets are torch.int64 \(4, 5\); expected int64 \(4, 12\) as the tokens, the next token of every token "
+            r"\(-100 leaves a token out\)\. For sequences \(B, T \+ 1\): tokens = sequences\[:, :-1\], targets = ",
         ),
         ({"targets": TARGETS.float()}, "targets are torch.float32"),
         ({"targets": [1, 2]}, "targets are list"),
