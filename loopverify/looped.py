@@ -193,7 +193,7 @@ def _embed(model: Looped, tokens: Tensor) -> tuple[Tensor, Any]:
     except IndexError as error:
         low, high = tokens.min().item(), tokens.max().item()
         raise InputError(
-            f"embed failed on tokens in {low}..{high} ({error}); expected tokens of the model's vocabulary"
+            f"embed refused tokens in {low}..{high} ({error}); expected tokens of the model's vocabulary"
         ) from error
     if not (isinstance(embedded, tuple) and len(embedded) == 2):
         raise InputError(f"embed returned a {type(embedded).__name__}; expected a pair (state, context)")

@@ -190,7 +190,7 @@ def test_tokens_out_of_range_are_refused_by_the_declared_vocabulary(token: int) 
 def test_tokens_that_only_the_embedding_refuses_are_explained() -> None:
     module = Tanh()
     with pytest.raises(
-        InputError, match=r"embed failed on tokens in 0\.\.99 .*expected tokens of the model's vocabulary"
+        InputError, match=r"embed refused tokens in 0\.\.99 .*expected tokens of the model's vocabulary"
     ):
         lv.unroll(model(module.step, embed=module.embed), torch.tensor([[0, 99]]))
 
