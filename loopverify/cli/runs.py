@@ -15,7 +15,7 @@ from loopverify.errors import InputError
 
 __all__ = ["Study", "read_studies"]
 
-_VARIES = ("loss", "readout", "recurrence", "penalty", "arm", "seed")
+_VARIES = ("loss", "readout", "recurrence", "penalty", "lr", "seed")
 """What differs between the runs of one study; all else in a run's spec is the same."""
 
 

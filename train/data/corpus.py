@@ -18,15 +18,16 @@ from typing import Any
 from loopverify.errors import InputError
 from train.data.pieces import FACTS, HALVES, make_pieces, renumbered, vocabulary
 from train.data.shards import Tokens, dtype_for, map_ids, write_ids
-from train.data.sources import open_source
+from train.data.sources import NAMED, open_source
 from train.data.text import Half, Source
-from train.data.tokenizer import PATTERN, Tokenizer, check_size
+from train.data.tokenizer import RULES, Tokenizer, check_size
+from train.provenance.closure import code_digest
 from train.store import CorruptRunError, RunStore, StoredRun, manifest
 from train.store.manifest import canonical, sha256
 
 __all__ = ["Corpus", "DataSpec", "load_corpus"]
 
-_FORMAT = 2  # of what is stored; to be raised when the same text would become other tokens
+_CODE = code_digest(__name__)
 _TOKENIZER = "tokenizer.json"
 _DROPPED_SHARE = 0.01  # from here on it is said aloud
 _log = logging.getLogger(__name__)
@@ -59,7 +60,9 @@ class Corpus:
     """A tokenized text: N training and M held-out tokens, documents one after another."""
 
     name: str
-    """The text, for people."""
+    """The text, for people who look at a screen; of a local text its path."""
+    recorded_name: str
+    """The text, for what is stored and passed on: of a local text nothing but its digest."""
     train: Tokens
     """N of them."""
     held_out: Tokens
@@ -67,8 +70,8 @@ class Corpus:
     tokenizer: Tokenizer
     """Fit to the training half."""
     digest: str
-    """SHA-256 (hex) of everything that determines the tokens (the text, the sizes of the vocabulary, the pattern), and
-    of the tokens themselves."""
+    """SHA-256 (hex) of everything that determines the tokens (the text and how it is read, the sizes of the vocabulary,
+    the tokenizer's rules and code), and of the tokens themselves. Not of what the text is called or where it is."""
     characters: int
     """Characters of both halves."""
     dropped: int
@@ -109,22 +112,24 @@ def load_corpus(
             stored = _find(store, key, discard=True)
             if stored is None:
                 stored = _tokenize(text, spec, store, workers or len(os.sched_getaffinity(0)), say)
-    return _opened(text, stored)
+    return _opened(spec, text, stored)
 
 
 def _key(text: Source, spec: DataSpec) -> dict[str, Any]:
     # The path of the text is not in it: a text that moves stays the same.
     key = {
-        "format": _FORMAT,
         "text": text.digest,
-        "pattern": PATTERN,
+        **RULES,
         "vocab_max": spec.vocab_max,
         "min_freq": spec.min_freq,
+        "code": _CODE,
     }
-    return key if spec.parts is None else {**key, "parts": spec.parts}
+    # How many parts a named text has may take a connection to know, for which a corpus that is there must not ask.
+    whole = spec.parts is None or (spec.source not in NAMED and spec.parts >= text.parts)
+    return key if whole else {**key, "parts": spec.parts}
 
 
-def _opened(text: Source, stored: StoredRun) -> Corpus:
+def _opened(spec: DataSpec, text: Source, stored: StoredRun) -> Corpus:
     characters, dropped = stored.facts["characters"], stored.facts["dropped"]
     notice = _notice(text, characters, dropped)
     if notice is not None:
@@ -133,6 +138,7 @@ def _opened(text: Source, stored: StoredRun) -> Corpus:
     checksums = {name: told["sha256"] for name, told in manifest.read(stored.path)["files"].items()}
     return Corpus(
         name=text.name,
+        recorded_name=text.name if spec.source in NAMED else f"local text {text.digest[:16]}",
         train=_stream(stored, "train", tokenizer),
         held_out=_stream(stored, "held_out", tokenizer),
         tokenizer=tokenizer,
@@ -173,7 +179,7 @@ def _tokenize(text: Source, spec: DataSpec, store: RunStore, workers: int, say: 
     pieces = make_pieces(spec.source, text, parts, apart, workers=workers, say=say)
     tokenizer = vocabulary(pieces, vocab_max=spec.vocab_max, min_freq=spec.min_freq)
     key = _key(text, spec)
-    with store.create(key, _facts(text, pieces, tokenizer)) as folder:
+    with store.create(key, _facts(pieces, tokenizer)) as folder:
         tokenizer.save(folder / _TOKENIZER)
         for number, piece in enumerate(pieces):
             for half in HALVES:
@@ -186,15 +192,13 @@ def _tokenize(text: Source, spec: DataSpec, store: RunStore, workers: int, say: 
     return stored
 
 
-def _facts(text: Source, pieces: list[StoredRun], tokenizer: Tokenizer) -> dict[str, Any]:
+def _facts(pieces: list[StoredRun], tokenizer: Tokenizer) -> dict[str, Any]:
     """What the manifest tells of a corpus besides its key."""
     told = [piece.json(FACTS) for piece in pieces]
     halves = {what: {half: sum(one[what][half] for one in told) for half in HALVES} for what in ("documents", "tokens")}
     return {
-        "name": text.name,
         "tokenizer": tokenizer.digest,
         "characters": sum(one["characters"] for one in told),
         "dropped": sum(one["dropped"] for one in told),
         **halves,
-        "notice": text.notice,
     }

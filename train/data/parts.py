@@ -69,12 +69,12 @@ def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in files_of(path))
 
 
-def content_digest(files: Sequence[Path]) -> str:
-    """SHA-256 (hex) over the contents of files, in order."""
+def content_digest(files: Sequence[Path], kind_of: Callable[[Path], str]) -> str:
+    """SHA-256 (hex) over the contents of files, in order, and how each is read."""
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
+            digest.update(f"{kind_of(file)}\n".encode() + hashlib.file_digest(opened, "sha256").digest())
     return digest.hexdigest()
 
 
@@ -89,12 +89,16 @@ def line_parts(path: Path) -> Parts:
         for file in files
         for start in range(0, file.stat().st_size, _PART)
     ]
-    return Parts(name=str(path), digest=content_digest(files), open=lambda: readers)
+    return Parts(name=str(path), digest=content_digest(files, _kind_of), open=lambda: readers)
+
+
+def _kind_of(file: Path) -> str:
+    return "json" if file.suffix.lower() == ".jsonl" else "lines"
 
 
 def _read_range(file: Path, start: int, stop: int) -> Iterator[Split]:
     """The documents of the lines that begin in bytes start..stop of a file."""
-    texts = _json_lines(file, start, stop) if file.suffix.lower() == ".jsonl" else _blocks(file, start, stop)
+    texts = _json_lines(file, start, stop) if _kind_of(file) == "json" else _blocks(file, start, stop)
     return ((half_of(text), ended(text)) for text in texts if text.strip())
 
 

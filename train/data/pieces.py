@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from train.data.shards import map_ids
 from train.data.sources import open_source
 from train.data.text import Half, Source, Split
-from train.data.tokenizer import PATTERN, Tokenizer, count_dropped, find_tokens
+from train.data.tokenizer import RULES, Tokenizer, count_dropped, find_tokens
+from train.provenance.closure import code_digest
 from train.store import CorruptRunError, RunStore, StoredRun
 
 __all__ = ["FACTS", "HALVES", "make_pieces", "renumbered", "vocabulary"]
@@ -35,7 +36,7 @@ FACTS = "facts.json"
 HALVES: tuple[Half, ...] = get_args(Half)
 Say = Callable[[str], None]
 
-_FORMAT = 1
+_CODE = code_digest(__name__)
 _NUMBERS = np.dtype("<u4")
 _VOCABULARY = "vocabulary.json"
 _CHUNK = 2**24  # numbers at once
@@ -144,7 +145,7 @@ def _tokenize(documents: Iterable[Split], folder: Path) -> dict[str, Any]:
 
 
 def _key(text: Source, part: int) -> Mapping[str, Any]:
-    return {"format": _FORMAT, "text": text.digest, "part": part, "pattern": PATTERN}
+    return {"text": text.digest, "part": part, **RULES, "code": _CODE}
 
 
 def _find(store: RunStore, key: Mapping[str, Any], discard: bool = False) -> StoredRun | None:

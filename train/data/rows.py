@@ -37,7 +37,7 @@ def table_parts(path: Path) -> Parts:
     files = files_of(path, tuple(TABLES))
     return Parts(
         name=str(path),
-        digest=content_digest(files),
+        digest=content_digest(files, lambda file: TABLES[file.suffix.lower()]),
         open=lambda: [partial(_read_table, file) for file in files],
     )
 

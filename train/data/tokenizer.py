@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from loopverify.errors import InputError
 
-__all__ = ["PATTERN", "UNKNOWN", "Tokenizer", "count_dropped", "find_tokens"]
+__all__ = ["PATTERN", "RULES", "UNKNOWN", "Tokenizer", "count_dropped", "find_tokens"]
 
 PATTERN = r"\s+|[A-Za-z0-9_]+|[^\w\s]"
 """The paper's expression (Sharma & Vu 2026, section 3): runs of white space, runs of ASCII word characters, and
 single other characters. Letters and digits outside ASCII ('é', '²') match none of the three and are dropped."""
+RULES = {"pattern": PATTERN, "unicode": unicodedata.unidata_version}
+"""By which a text is cut into tokens, code apart: which characters are letters is what Python's Unicode tables say."""
 UNKNOWN = "<unk>"
 """What token 0 reads. No token of a text is called so: the pattern never finds these five characters as one."""
 

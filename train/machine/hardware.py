@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from loopverify.errors import InputError
-from train.spec import Precision
+from train.spec import Precision, precision_of
 
-__all__ = ["autocast", "dtype_of", "flushed_denormals", "precision_of", "use_device", "use_precision"]
+__all__ = ["autocast", "dtype_of", "pinned", "use_device", "use_precision"]
 
 
 def use_device(name: str) -> tuple[str, str]:
@@ -39,24 +39,43 @@ def use_precision(name: str, device: str) -> tuple[Precision | None, str]:
     return None, "bfloat16 autocast, as in the paper (table 9)" if device == "cuda" else "float32: a CPU gains nothing"
 
 
-def precision_of(device: str, precision: Precision | None) -> Precision:
-    """What a run on a kind of device computes in; the device's own where `precision` is None."""
-    return precision or ("bfloat16" if device == "cuda" else "float32")
-
-
 def dtype_of(device: str, precision: Precision | None) -> str:
     """As `precision_of`, for people."""
     return "bfloat16 autocast" if precision_of(device, precision) == "bfloat16" else "float32"
 
 
 @contextmanager
-def flushed_denormals() -> Iterator[None]:
-    """Gradients of confident exits underflow; a CPU takes twice as long for a step full of denormal numbers."""
+def pinned(threads: int | None) -> Iterator[None]:
+    """The settings of torch on which results depend, for the length of a block the same whatever the process had.
+
+    Denormal numbers are flushed: gradients of confident exits underflow, and a CPU takes twice as long for a step full
+    of denormals. Float32 products are of float32 numbers, also where TORCH_ALLOW_TF32_CUBLAS_OVERRIDE is set; new
+    tensors are float32; no autocast of a caller reaches in. `threads` order the sums, whatever OMP_NUM_THREADS says;
+    None: left to the machine, as is the instruction set of its processor. Both round otherwise, are no part of a run's
+    key, and are told in its facts.
+
+    Raises:
+        InputError: the process makes tensors elsewhere than on the CPU, and so draws other random numbers.
+    """
+    if torch.get_default_device().type != "cpu":
+        raise InputError(
+            f"torch's default device is {torch.get_default_device()}; expected cpu: name devices explicitly"
+        )
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.get_default_dtype()
+    _set(before[0] if threads is None else threads, "highest", torch.float32)
     torch.set_flush_denormal(True)
     try:
-        yield
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            yield
     finally:
         torch.set_flush_denormal(False)
+        _set(*before)
+
+
+def _set(threads: int, matmul_precision: str, dtype: torch.dtype) -> None:
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(matmul_precision)
+    torch.set_default_dtype(dtype)
 
 
 def autocast(device: torch.device, precision: Precision | None) -> AbstractContextManager[Any]:

@@ -39,7 +39,7 @@ class Checkpoint:
     progress: Mapping[str, Any]
     """What else the step loop goes on with."""
     digest: str
-    """SHA-256 (hex) of its manifest, which holds those of all its files."""
+    """SHA-256 (hex) of what a run that goes on from here depends on: all but the log, which tells times."""
 
     def require_of(self, run: Mapping[str, Any]) -> None:
         """Refuse to go on from here with a run that differs in more than its execution.
@@ -160,5 +160,5 @@ def _checkpoint(path: Path, record: Mapping[str, Any]) -> Checkpoint:
         step=record["step"],
         ranks=record["ranks"],
         progress=record["progress"],
-        digest=sha256(canonical(record)),
+        digest=sha256(canonical({**record, "files": {n: told for n, told in record["files"].items() if n != _LOG}})),
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from train.spec.execution import ORDINARY, Execution, Parallel, Precision
-from train.spec.presets import PRESETS, Preset, preset
-from train.spec.run_spec import PAPER_PENALTY, RunSpec, code_digest
+from train.spec.execution import ORDINARY, Execution, Parallel, Precision, precision_of
+from train.spec.preset_fields import Preset
+from train.spec.presets import PRESETS, preset
+from train.spec.run_spec import PAPER_PENALTY, RunSpec
 
 __all__ = [
     "ORDINARY",
@@ -15,6 +16,6 @@ __all__ = [
     "Precision",
     "Preset",
     "RunSpec",
-    "code_digest",
+    "precision_of",
     "preset",
 ]

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import asdict, dataclass
-from functools import cache
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-import loopverify
 from loopverify.errors import InputError, unknown
 from loopverify.models import READOUTS, RECURRENCES, LoopedTransformer, TransformerConfig
 from loopverify.objectives import Objective, named
-from train.spec.execution import ORDINARY, Execution
-from train.spec.presets import Preset
+from train.data import Examples
+from train.provenance.closure import code_digest
+from train.spec.execution import ORDINARY, Execution, environment
+from train.spec.preset_fields import Preset
 
-__all__ = ["PAPER_PENALTY", "RunSpec", "code_digest"]
+__all__ = ["PAPER_PENALTY", "RunSpec"]
 
 PAPER_PENALTY = 0.01
 """lambda of the paper's norm penalty (Sharma & Vu 2026, section 3)."""
@@ -27,20 +25,9 @@ PAPER_PENALTY = 0.01
 _WIDE_VOCABULARY = 4096
 _CHUNK_TOKENS = {"cpu": 256, "cuda": 4096}
 
-# What a change of turns old results into results of other code. Views, claims and tests are not among them.
-_DETERMINING = (
-    "loopverify/looped.py",
-    "loopverify/models",
-    "loopverify/objectives",
-    "loopverify/auditing/norms.py",
-    "loopverify/auditing/depth.py",
-    "train/data",
-    "train/engine/evaluate.py",
-    "train/engine/loop.py",
-    "train/engine/stepper.py",
-    "train/engine/trainee.py",
-    "train/resume/state.py",
-)
+# What draws the data of a run, and what trains and evaluates on it: the key holds the code of all they depend on.
+_ROOTS = ("train.engine.open", "train.engine.loop")
+_CODE = code_digest(*_ROOTS)  # now, while the files are what is imported; a process may run for days
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +42,8 @@ class RunSpec:
     """What lies between two loops, as in `loopverify.models.RECURRENCES`."""
     seed: int = 0
     penalty: float = PAPER_PENALTY
+    lr: float | None = None
+    """Peak learning rate where it is not the preset's."""
     device: str = "cpu"
     """'cpu' or 'cuda': the kind of device, since results differ between kinds."""
     execution: Execution = ORDINARY
@@ -68,24 +57,42 @@ class RunSpec:
             raise unknown("readout", self.readout, READOUTS)
         if self.recurrence not in RECURRENCES:
             raise unknown("recurrence", self.recurrence, RECURRENCES)
+        if self.lr is not None:
+            replace(self.preset, lr=self.lr)  # refuses a rate that cannot be
+            if self.lr == self.preset.lr:  # one run, one name
+                object.__setattr__(self, "lr", None)
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed}; expected an integer >= 0, below 2^63")
 
     @classmethod
     def of_condition(cls, preset: Preset, condition: str, *, seed: int = 0, device: str = "cpu") -> RunSpec:
-        """The run that a condition names, such as 'per_loop+penalty=0.1/rmsnorm/damped'; see `condition`.
+        """The run that a condition names, such as 'per_loop+penalty=0.1/rmsnorm/damped@lr=0.001'; see `condition`.
+
+        The name of the preset's task may be left out.
 
         Raises:
-            InputError: a condition of another form, or of unknown parts.
+            InputError: a condition of another form, of unknown parts, or on another task.
         """
-        parts = condition.split("/")
+        task, _, rest = condition.rpartition(":")
+        if task and task != preset.task:
+            raise InputError(
+                f"condition {condition!r} is on the task {task}; preset {preset.name!r} is on {preset.task or 'text'}"
+            )
+        rest, rated, rate = rest.partition("@lr=")
+        parts = rest.split("/")
         if not 2 <= len(parts) <= 3:
-            raise InputError(f"condition is {condition!r}; expected loss/readout or loss/readout/recurrence")
+            raise InputError(
+                f"condition is {condition!r}; expected loss/readout or loss/readout/recurrence, then @lr=RATE for a "
+                "learning rate other than the preset's"
+            )
         loss, _, weight = parts[0].partition("=")
         try:
             penalty = float(weight) if weight else PAPER_PENALTY
+            lr = float(rate) if rated else None
         except ValueError as error:
-            raise InputError(f"condition {condition!r} has the weight {weight!r}; expected a number") from error
+            raise InputError(
+                f"condition {condition!r} has the weight {weight!r} and the rate {rate!r}; expected numbers"
+            ) from error
         recurrence = parts[2] if len(parts) == 3 else "residual"
         return cls(
             preset=preset,
@@ -94,6 +101,7 @@ class RunSpec:
             recurrence=recurrence,
             seed=seed,
             penalty=penalty,
+            lr=lr,
             device=device,
         )
 
@@ -104,10 +112,15 @@ class RunSpec:
 
     @property
     def condition(self) -> str:
-        """The row of Table 2 this run belongs to, e.g. 'per_loop+penalty/rmsnorm'; another recurrence comes third."""
+        """The row of Table 2 this run belongs to, e.g. 'per_loop+penalty/rmsnorm'; another recurrence comes third.
+
+        Of a run on a task the task comes first, since it is no row of a table on text: 'hops:per_loop/raw@lr=0.0007'.
+        """
+        task = f"{self.preset.task}:" if self.preset.task else ""
+        rate = "" if self.lr is None else f"@lr={self.lr!r}"
         weight = f"={self.penalty:g}" if self.penalized and self.penalty != PAPER_PENALTY else ""
         between = "" if self.recurrence == "residual" else f"/{self.recurrence}"
-        return f"{self.loss}{weight}/{self.readout}{between}"
+        return f"{task}{self.loss}{weight}/{self.readout}{between}{rate}"
 
     @property
     def label(self) -> str:
@@ -119,6 +132,11 @@ class RunSpec:
         """Tokens of a micro-batch whose logits there are at once in training; None: those of all tokens and exits."""
         wide = self.preset.data.vocab_max >= _WIDE_VOCABULARY
         return _CHUNK_TOKENS.get(self.device, _CHUNK_TOKENS["cuda"]) if wide else None
+
+    def learning_rate(self, step: int, steps: int) -> float:
+        """The learning rate of step 1..steps."""
+        p = self.preset if self.lr is None else replace(self.preset, lr=self.lr)
+        return p.learning_rate(step, steps)
 
     def objective(self) -> Objective:
         """The loss of the run."""
@@ -145,32 +163,33 @@ class RunSpec:
             )
         )
 
-    def determinants(self, data_digest: str) -> dict[str, Any]:
-        """Everything that determines the result, as JSON: the key under which the run is stored."""
+    def determinants(self, examples: Examples) -> dict[str, Any]:
+        """Everything that determines the result, as JSON: the key under which the run is stored.
+
+        Only what does: the name of the preset, how its text is spelled and where it lies, and whether steps or epochs
+        are counted are not in it. Neither is the machine (host, processor, threads where a preset leaves them open),
+        so that every node of a cluster has one key for one run.
+        """
+        p = self.preset
+        settings = {name: _plain(value) for name, value in vars(p).items() if name not in ("name", "data", "epochs")}
         return {
-            "preset": asdict(self.preset),
+            "preset": {**settings, "steps": p.total_steps(examples.count) if p.steps is None else p.steps},
             "loss": self.loss,
             "readout": self.readout,
             "recurrence": self.recurrence,
-            "penalty": self.penalty if self.penalized else None,
+            "penalty": _plain(self.penalty) if self.penalized else None,
+            "lr": _plain(self.lr),
             "seed": self.seed,
             "device": self.device,
-            "data": data_digest,
-            "code": code_digest(),
+            "execution": self.execution.determinants(self.device, p.batch),
+            "continued": self.continued,
+            "data": examples.digest,
+            "code": _CODE,
             "torch": torch.__version__,
-            # Only where they are not what they always were, so that keys of old runs stay.
-            **({"execution": execution} if (execution := self.execution.determinants()) else {}),
-            **({"continued": self.continued} if self.continued is not None else {}),
+            "environment": environment(),
         }
 
 
-@cache
-def code_digest(places: tuple[str, ...] = _DETERMINING) -> str:
-    """SHA-256 over source files and folders; when omitted, those that determine a trained model and its metrics."""
-    roots = (Path(loopverify.__file__).parent.parent, Path(__file__).parents[2])
-    digest = hashlib.sha256()
-    for place in places:
-        path = next(root / place for root in roots if (root / place).exists())
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(f"{place}/{file.name}\0".encode() + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+def _plain(value: Any) -> Any:
+    """A number as JSON in one way: 1.0 as 1."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -51,7 +51,7 @@ class StoredRun:
     spec: Mapping[str, Any]
     """Everything that determines the result, as JSON values."""
     facts: Mapping[str, Any]
-    """What else was true when it was made (versions, host, ...), as its writer gave it."""
+    """What else was true when it was made (versions, kind of device, ...), as its writer gave it."""
     files: tuple[str, ...]
     """The names of its files, sorted, with '/' below folders."""
 

@@ -5,38 +5,30 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
-
-import torch
 
 from loopverify import __version__
 from loopverify.claims import Claim, Run
 from loopverify.claims.metric import names
 from loopverify.errors import LoopverifyError
-from loopverify.models import LoopedTransformer
-from train.data import Corpus
-from train.launch.run import MODEL, Say, open_corpus, result
-from train.spec import RunSpec, code_digest
+from train.data import Examples
+from train.engine.open import open_examples
+from train.launch.run import Say, result
+from train.provenance.closure import code_digest
+from train.spec import RunSpec
 from train.store import CorruptRunError, RunStore, StoredRun
-from train.study.measurements import MEASUREMENTS, Measurement, Subject
+from train.study.measurements import MEASUREMENTS, Measurement
+from train.study.subject import Subject, load
 
-__all__ = ["load", "measured", "wanted_by"]
+__all__ = ["measured", "wanted_by"]
 
 _METRICS = "metrics.json"
-# What a change of turns old measurements into those of other code; the model itself is in the key of its run.
-_MEASURING = (
-    "loopverify/looped.py",
-    "loopverify/objectives",
-    "loopverify/auditing",
-    "loopverify/halting",
-    "loopverify/measures",
-    "loopverify/theory",
-    "train/study/measurements.py",
-)
+# The key of a measurement holds the code of all that these depend on; what the model depends on is in that of its run.
+_ROOTS = ("train.study.measurements", "train.study.subject")
+_CODE = code_digest(*_ROOTS)  # now, while the files are what is imported; training comes first and may take days
 
 
 def wanted_by(claims: Iterable[Claim]) -> dict[str, set[str]]:
@@ -57,29 +49,12 @@ def measured(
     """
     if not stored:
         return []
-    corpus = open_corpus(next(iter(stored)), store)
+    examples = open_examples(next(iter(stored)), store)
     own = RunStore(store.root, folder="measurements")
     return [
-        _with_measurements(_Bench(spec, run, corpus, own, say), wanted.get(spec.condition, ()))
+        _with_measurements(_Bench(spec, run, examples, own, say), wanted.get(spec.condition, ()))
         for spec, run in stored.items()
     ]
-
-
-def load(spec: RunSpec, stored: StoredRun) -> LoopedTransformer:
-    """The trained model of a stored run, on the device of its spec."""
-    weights = stored.tensors(MODEL)
-    with torch.random.fork_rng(devices=[]):
-        module = spec.model(len(weights["embedding.weight"]))
-    missing, unexpected = module.load_state_dict(weights, strict=False)
-    # A tensor that two modules share is stored under one of its names.
-    state = module.state_dict()
-    filled = {state[name].data_ptr() for name in weights.keys() - set(unexpected)}
-    absent = [name for name in missing if state[name].data_ptr() not in filled]
-    if absent or unexpected:
-        raise LoopverifyError(
-            f"the weights of {stored.path} are not those of {spec.label}: missing {absent}, unexpected {unexpected}"
-        )
-    return module.to(spec.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +63,7 @@ class _Bench:
 
     spec: RunSpec
     stored: StoredRun
-    corpus: Corpus
+    examples: Examples
     store: RunStore
     say: Say
     took: dict[str, float] = field(default_factory=dict)
@@ -96,17 +71,16 @@ class _Bench:
 
     @cached_property
     def subject(self) -> Subject:
-        return Subject(spec=self.spec, module=load(self.spec, self.stored), corpus=self.corpus)
+        return Subject(spec=self.spec, module=load(self.spec, self.stored), examples=self.examples)
 
     def metrics(self, measurement: Measurement) -> dict[str, float]:
         """From the store, or made and put there."""
-        key = {"run": self.stored.key, "measurement": measurement.name, "code": code_digest(_MEASURING)}
+        key = {"run": self.stored.key, "measurement": measurement.name, "code": _CODE}
         with self.store.lock(key):
             found = self._find(key)
             if found is None:
                 begun = time.perf_counter()
-                with _threads(self.spec.preset.threads):
-                    made = measurement.measure(self.subject)
+                made = self.subject.metrics(measurement.measure)
                 self.took[measurement.name] = time.perf_counter() - begun
                 with self.store.create(key, {"loopverify": __version__, "seconds": self.took[measurement.name]}) as to:
                     (to / _METRICS).write_text(json.dumps(_plain(made)), encoding="utf-8")
@@ -136,21 +110,9 @@ def _with_measurements(bench: _Bench, wanted: Collection[str]) -> Run:
     if bench.took:
         told = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in bench.took.items())
         bench.say(f"{bench.spec.label}: measured {told}")
-    return replace(run, metrics=metrics)
+    return replace(run, preset=bench.spec.preset.name, metrics=metrics)  # a preset of another name may have trained it
 
 
 def _plain(metrics: Mapping[str, float]) -> dict[str, float | str]:
     """JSON has no infinities; `float` reads them from text."""
     return {name: value if math.isfinite(value) else str(value) for name, value in metrics.items()}
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """The threads of a preset's runs, which order their sums."""
-    before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

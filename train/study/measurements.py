@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from loopverify.halting.calibration import halting
-from loopverify.looped import Looped, Trace
+from loopverify.looped import Trace
 from loopverify.measures.clamp import clamp_effect
 from loopverify.measures.decomposition import PAPER_LOOPS, decompose
 from loopverify.measures.held_out import over_batches
@@ -24,39 +23,14 @@ from loopverify.measures.radial import radial_summary
 from loopverify.measures.scale_sweep import ScaleSweep, scale_sweep
 from loopverify.measures.throughput import throughput
 from loopverify.measures.variable_depth import variable_depth
-from loopverify.models import LoopedTransformer
 from loopverify.theory.polar import at_least_float32
-from train.data import Corpus, Windows
-from train.spec import RunSpec
+from train.study.subject import Subject
 
-__all__ = ["MEASUREMENTS", "Measurement", "Subject"]
+__all__ = ["MEASUREMENTS", "Measurement"]
 
 SEQUENCES = 160
 """Held-out sequences of a measurement: 20 batches of 8 in Table 4, 160 and another 160 in Table 13."""
 TIMED_ROUNDS = 25
-
-Pairs = list[tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Subject:
-    """A trained run and its held-out text. Everything is measured in float32, in which small effects can be told."""
-
-    spec: RunSpec
-    module: LoopedTransformer
-    corpus: Corpus
-
-    @cached_property
-    def model(self) -> Looped:
-        """The trained model."""
-        return self.module.looped(self.spec.condition)
-
-    def batches(self, count: int) -> Pairs:
-        """`count` held-out windows, evenly spaced, as (tokens, targets)."""
-        p = self.spec.preset
-        windows = Windows(self.corpus.held_out, p.seq_len, p.seq_len, name="held-out text")
-        device = self.spec.device
-        return [(tokens.to(device), targets.to(device)) for tokens, targets in windows.evenly_spaced(count, p.batch)]
 
 
 def _depth(subject: Subject) -> dict[str, float]:
@@ -151,7 +125,7 @@ def _halting(subject: Subject) -> dict[str, float]:
 def _timing(subject: Subject) -> dict[str, float]:
     """Table 8 and Figure 4: tokens a second, and those of an RMSNorm readout in the same place, timed in turns."""
     spec = replace(subject.spec, readout="rmsnorm")
-    plain = spec.model(subject.corpus.vocab_size).to(spec.device)  # weights do not matter for its speed
+    plain = spec.model(subject.examples.vocab_size).to(spec.device)  # weights do not matter for its speed
     device = torch.device(spec.device).type
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):  # the precision of training
         batch = subject.batches(spec.preset.batch)

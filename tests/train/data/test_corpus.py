@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 from loopverify.errors import InputError
-from train.data import DataSpec, load_corpus
+from train.data import DataSpec, load_corpus, pieces
 from train.data.sources import open_source
+from train.data.tokenizer import RULES
+from train.provenance.closure import closure, code_digest
 from train.store import StoreError
 
 TOKENIZED = "held_out-00000.bin"
@@ -48,6 +50,7 @@ def test_the_tokens_are_those_of_the_text(spec: DataSpec, cache: Path) -> None:
     assert shard.dtype == np.uint16
     assert corpus.vocab_size == 1 + 3 + 18  # <unk>; the word, the space and the line end they share; their own words
     assert (corpus.name, corpus.dropped, corpus.notice) == (spec.source, 0, None)
+    assert corpus.recorded_name == f"local text {open_source(spec.source).digest[:16]}"
     assert corpus.characters == sum(len(f"shared word{i} shared word{i}\n") for i in range(20))
 
 
@@ -72,9 +75,46 @@ def test_the_digest_follows_text_and_sizes_and_not_the_place(spec: DataSpec, cac
     assert load_corpus(replace(spec, source=str(moved)), cache).digest == base.digest
     spec = replace(spec, source=str(moved))
     others = [load_corpus(replace(spec, vocab_max=8), cache), load_corpus(replace(spec, min_freq=1), cache)]
-    (moved / "00.txt").write_text("changed\n", encoding="utf-8")
+    (moved / "00.txt").rename(moved / "00 called otherwise.md")  # in the same place among the files
+    assert load_corpus(spec, cache).digest == base.digest
+    (moved / "00 called otherwise.md").write_text("changed\n", encoding="utf-8")
     others.append(load_corpus(spec, cache))
     assert len({base.digest, *(other.digest for other in others)}) == 4
+
+
+def test_other_code_or_other_unicode_tables_make_other_tokens(
+    spec: DataSpec, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = {load_corpus(spec, cache).digest}
+    monkeypatch.setattr("train.data.corpus._CODE", "that of a changed tokenizer")
+    digests.add(load_corpus(spec, cache).digest)
+    monkeypatch.setattr("train.data.corpus.RULES", {**RULES, "unicode": "99.0"})
+    digests.add(load_corpus(spec, cache).digest)
+    assert len(digests) == len(list(cache.glob("corpora/*"))) == 3
+
+
+def test_a_piece_of_a_changed_tokenizer_is_not_taken_up(spec: DataSpec) -> None:
+    text = open_source(spec.source)
+    key = pieces._key(text, 0)
+    assert key["code"] == code_digest("train.data.pieces")
+    assert "train.data.tokenizer" in {module.name for module in closure(["train.data.pieces"])}
+
+
+def test_as_many_parts_as_there_are_is_the_whole_text(spec: DataSpec, cache: Path) -> None:
+    base = load_corpus(spec, cache)
+    assert [load_corpus(replace(spec, parts=parts), cache).digest for parts in (1, 7)] == [base.digest] * 2
+
+
+def test_the_same_bytes_read_otherwise_are_another_text(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("train.data.sources.AT_ONCE", 0)  # as a text too large to be held
+    lines = "".join(json.dumps({"text": f"a document of its own, {i}"}) + "\n" for i in range(300))
+    digests = set()
+    for name in ("same.jsonl", "same.txt"):
+        (tmp_path / name).write_text(lines, encoding="utf-8")
+        digests.add(open_source(str(tmp_path / name)).digest)
+    assert len(digests) == 2
 
 
 @pytest.mark.parametrize("damage", ["cut short", "flipped", "gone"])

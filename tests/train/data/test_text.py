@@ -74,18 +74,24 @@ def test_a_repeated_document_is_left_out_and_said_aloud() -> None:
     assert split("numbered", numbered(12)).notice is None
 
 
-def test_the_digest_tells_names_contents_order_and_halves_apart() -> None:
+def test_the_digest_tells_contents_order_and_halves_apart() -> None:
     base = numbered(12)
     variants = [
         base,
-        [base[0]._replace(name="other"), *base[1:]],
         [base[0]._replace(text="other\n"), *base[1:]],
         [base[1], base[0], *base[2:]],
-        # The same bytes, cut elsewhere between name and text.
-        [Document("d0t", "ext 0\n"), *base[1:]],
+        # The same bytes, cut elsewhere between two documents.
+        [base[0]._replace(text="text 0\ntext "), base[1]._replace(text="1\n"), *base[2:]],
+        # The same documents in other halves.
+        [base[5], *base[:5], *base[6:]],
     ]
     assert len({split("any", documents).digest for documents in variants}) == len(variants)
-    assert split("one name", base).digest == split("another", base).digest
+
+
+def test_what_a_text_and_its_documents_are_called_is_no_part_of_the_digest() -> None:
+    base = numbered(12)
+    renamed = [document._replace(name=f"other {i}") for i, document in enumerate(base)]
+    assert split("one name", base).digest == split("another", renamed).digest
 
 
 def test_a_folder_is_read_by_path_and_suffix(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from loopverify.looped import unroll
 from tests.train.compiling import INDUCTOR
 from tests.train.micro import micro
 from tests.train.stops import After
-from train.data import Windows
 from train.engine.keeper import Keeping
+from train.engine.open import open_examples
 from train.engine.stepper import OutOfMemoryError, Stepper
 from train.engine.throughput import Throughput
 from train.engine.trainee import Trainee, trainee
-from train.launch.run import ensure, open_corpus
+from train.launch.run import ensure
 from train.machine.distributed import ALONE, Ranks
 from train.machine.hardware import autocast, use_precision
 from train.resume.checkpoint import Checkpoint
@@ -40,12 +40,11 @@ def spec_of(text: Path, loss: str = "per_loop", micro_batch: int | None = None, 
 
 def begin(spec: RunSpec, store: RunStore, ranks: Ranks = ALONE) -> tuple[Stepper, Trainee, tuple[Tensor, Tensor]]:
     """A stepper before its first step, its model, and the first batch."""
-    corpus, p = open_corpus(spec, store), spec.preset
+    examples = open_examples(spec, store)
     torch.manual_seed(spec.seed)
-    model = trainee(spec, spec.model(corpus.vocab_size), ALONE)
-    windows = Windows(corpus.train, p.seq_len, p.stride)
-    stepper = Stepper(spec, model, CPU, p.steps or 1, ranks=ranks, say=lambda told: None)
-    return stepper, model, windows.batch(windows.order(0, p.batch, spec.seed))
+    model = trainee(spec, spec.model(examples.vocab_size), ALONE)
+    stepper = Stepper(spec, model, CPU, spec.preset.steps or 1, ranks=ranks, say=lambda told: None)
+    return stepper, model, next(examples.training(spec.seed, 0, ALONE.share))
 
 
 @pytest.mark.parametrize("loss", ["per_loop", "exit_weighted+penalty"])
@@ -193,7 +192,7 @@ class TestPrecision:
     def test_it_is_part_of_a_run_s_key_and_facts(self, text_file: Path, tmp_path: Path) -> None:
         spec = replace(spec_of(text_file), execution=Execution(precision="bfloat16"))
         stored = ensure(spec, RunStore(tmp_path), lambda event: None)
-        assert stored.spec["execution"] == {"precision": "bfloat16"}
+        assert stored.spec["execution"]["precision"] == "bfloat16"
         assert stored.facts["dtype"] == "bfloat16 autocast"
         assert {tensor.dtype for tensor in stored.tensors("model.safetensors").values()} == {torch.float32}
 

@@ -22,7 +22,8 @@ from tests.train.micro import micro
 from tests.train.stops import After
 from train.engine.keeper import Keeping
 from train.engine.loop import DivergedError
-from train.launch.run import ensure, open_corpus, result
+from train.engine.open import open_examples
+from train.launch.run import ensure, result
 from train.machine.distributed import ALONE
 from train.resume.checkpoint import Checkpoints, open_checkpoint
 from train.resume.preemption import PreemptedError
@@ -45,7 +46,7 @@ class Bench:
 
     @property
     def partial(self) -> Path:
-        key = self.store.key(self.spec.determinants(open_corpus(self.spec, self.store).digest))
+        key = self.store.key(self.spec.determinants(open_examples(self.spec, self.store)))
         return self.store.root / "partial" / key
 
     def run(self, keeping: Keeping | None = None) -> StoredRun:
@@ -95,7 +96,7 @@ class TestResuming:
         bench = Bench(spec, RunStore(tmp_path / "store"))
         for _ in range(2):
             bench.stop_after(3)
-            assert bench.store.get(spec.determinants(open_corpus(spec, bench.store).digest)) is None
+            assert bench.store.get(spec.determinants(open_examples(spec, bench.store))) is None
         stored = bench.run()
         assert [event["step"] for event in bench.events if event["event"] == "resume"] == [3, 6]
         assert same(stored, Bench(spec, RunStore(tmp_path / "uninterrupted")).run())
@@ -243,3 +244,20 @@ class TestWrongUse:
             open_checkpoint(tmp_path / "nothing")
         with pytest.raises(InputError, match=r"manifest.json is not that of a checkpoint"):
             open_checkpoint(bench.run().path)
+
+
+def test_checkpoints_that_a_run_goes_on_from_alike_have_one_digest(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest is in the key of the run that goes on; what a log tells of times is not what it goes on from."""
+    monkeypatch.setattr("train.engine.loop.STEP_EVENT_EVERY", 1)
+    again = Bench(bench.spec, RunStore(tmp_path / "another"))
+    other = Bench(replace(bench.spec, seed=7), RunStore(tmp_path / "another"))
+    found = []
+    for one in (bench, again, other):
+        one.stop_after(5)
+        found.append(open_checkpoint(one.partial / "step-5"))
+    first, same, different = found
+    assert first.log() != same.log()  # the speed
+    assert first.digest == same.digest != different.digest
+    assert open_checkpoint(bench.partial / "step-4").digest != first.digest

@@ -16,12 +16,14 @@ from loopverify.errors import InputError, LoopverifyError
 from loopverify.looped import Looped, Trace, unroll
 from loopverify.measures.throughput import Throughput, throughput
 from tests.train.micro import trained
-from train.launch.run import open_corpus, result
+from train.engine.open import open_examples
+from train.launch.run import result
 from train.spec import RunSpec
 from train.store import RunStore, StoredRun
 from train.study import measure, measurements
-from train.study.measure import load, measured, wanted_by
-from train.study.measurements import MEASUREMENTS, SEQUENCES, Measurement, Subject
+from train.study.measure import measured, wanted_by
+from train.study.measurements import MEASUREMENTS, SEQUENCES, Measurement
+from train.study.subject import Subject, load
 
 EVERYTHING = sorted({kind for measurement in MEASUREMENTS.values() for kind in measurement.gives})
 Stored = tuple[RunStore, RunSpec, StoredRun]
@@ -44,7 +46,7 @@ def metrics(stored: Stored) -> dict[str, float]:
 @pytest.fixture(scope="module")
 def subject(stored: Stored) -> Subject:
     store, spec, run = stored
-    return Subject(spec=spec, module=load(spec, run), corpus=open_corpus(spec, store))
+    return Subject(spec=spec, module=load(spec, run), examples=open_examples(spec, store))
 
 
 def traces(subject: Subject, loops: int) -> tuple[Trace, torch.Tensor]:
@@ -160,12 +162,23 @@ def test_nothing_is_measured_that_nobody_wants(text_file: Path, tmp_path: Path) 
     assert measured({}, {}, store) == []
 
 
+def test_a_run_that_a_preset_of_another_name_trained_is_one_of_the_preset_asked_for(
+    text_file: Path, tmp_path: Path
+) -> None:
+    store = RunStore(tmp_path)
+    spec, run = trained(store, text_file)
+    named = replace(spec, preset=replace(spec.preset, name="another"))
+    assert store.get(named.determinants(open_examples(named, store))) == run
+    (found,) = measured({named: run}, {}, store)
+    assert (found.preset, result(run).preset) == ("another", "tiny")
+
+
 def test_new_code_measures_again(text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = RunStore(tmp_path)
     spec, run = trained(store, text_file)
     said: list[str] = []
     for digest in ("old", "new", "new"):
-        monkeypatch.setattr(measure, "code_digest", lambda places, digest=digest: digest)
+        monkeypatch.setattr(measure, "_CODE", digest)
         measured({spec: run}, {spec.condition: {"clamp_delta_ce"}}, store, said.append)
     assert [line.split(" clamp")[0] for line in said] == ["per_loop/rmsnorm seed 0: measured"] * 2
     assert len(list((tmp_path / "measurements").iterdir())) == 2
@@ -244,7 +257,7 @@ def test_what_claims_want_is_told_by_condition() -> None:
 
 
 def test_every_claim_reads_metrics_of_training_or_of_one_measurement() -> None:
-    training = {"norm", "norm_median", "norm_p99", "norm_max", "rms", "ce", "ppl"}
+    training = {"norm", "norm_median", "norm_p99", "norm_max", "rms", "ce", "ppl", "ce_matched"}
     for claim in CLAIMS.values():
         for name in wanted_by([claim])[claim.conditions[0]]:
             givers = [m.name for m in MEASUREMENTS.values() if name.split("@")[0] in m.gives]

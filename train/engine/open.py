@@ -1,0 +1,18 @@
+"""Opening what a run is trained and evaluated on."""
+
+from __future__ import annotations
+
+from train.data import Examples, TaskExamples, TaskSpec, TextExamples, load_corpus
+from train.spec import RunSpec
+from train.store import RunStore
+
+__all__ = ["open_examples"]
+
+
+def open_examples(spec: RunSpec, store: RunStore) -> Examples:
+    """What a run is trained and evaluated on; a text is tokenized, or found in the store's cache."""
+    p = spec.preset
+    if isinstance(p.data, TaskSpec):
+        return TaskExamples(spec=p.data, batch=p.batch, held_out_count=p.eval_windows)
+    corpus = load_corpus(p.data, store.root / "data")
+    return TextExamples(corpus=corpus, length=p.seq_len, stride=p.stride, batch=p.batch)
