@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from loopverify.measures.timing import take_turns
+from loopverify.measures.timing import time_interleaved
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
@@ -68,7 +68,7 @@ class Contest:
 
         def others() -> None:
             order = list(peers.items())[:: -1 if len(seconds) % 2 else 1]
-            (times,) = take_turns(
+            (times,) = time_interleaved(
                 [job for _, job in order], repeats=1, warmup=0, clock=clock_of(self.device), device=device
             )
             seconds.append(dict(zip((name for name, _ in order), times, strict=True)))

@@ -144,6 +144,7 @@ def random_corpus(vocab_size: int, tokens: int) -> Corpus:
     cut = tokens // 10
     return Corpus(
         name="random tokens",
+        recorded_name="random tokens",
         train=Tokens.of(ids[cut:]),
         held_out=Tokens.of(ids[:cut]),
         tokenizer=Tokenizer(("<unk>", *(f"w{number}" for number in range(1, vocab_size)))),

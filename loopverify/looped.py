@@ -1,4 +1,4 @@
-"""The one interface a looped model meets, and the driver that unrolls it.
+"""The interface of a looped model, and the driver that unrolls it.
 
 Shapes: B batch, T tokens, D channels, V vocabulary, K loops. Loops count 1..K; H_0 is the embedding.
 """
@@ -27,32 +27,32 @@ Readout = Callable[[Tensor, Any, int, int], Tensor]
 class Looped:
     """A looped language model: H_0 = embed(tokens), H_k = step(H_{k-1}), logits_k = readout(H_k).
 
-    Each callable may be a function, a bound method of an `nn.Module` or an `nn.Module`; the modules among them
-    (and `module`, if given) are where `modules()` and `parameters()` look.
+    Each callable may be a function, an `nn.Module` or a bound method of one; `modules()` and `parameters()` return
+    those of these modules, and of `module` if given.
     """
 
     embed: Embed
-    """embed(tokens (B, T) int64) -> (state (B, T, D), context); context is whatever the steps need, or None."""
+    """embed(tokens (B, T) int64) -> (state (B, T, D), context); context is anything that the steps need, or None."""
     step: Step
     """step(state, context, loop) -> next state (B, T, D); loop = 1..K. Must leave `state` unchanged."""
     readout: Readout
-    """readout(state, context, loop, loops) -> logits (B, T, V): what exit `loop` of a run of `loops` shows.
-    It receives the state *before* any readout norm."""
+    """readout(state, context, loop, loops) -> logits (B, T, V) of exit `loop` of a run of `loops` loops. `state` is
+    the state *before* any readout norm."""
     trained_loops: int
     """r0, the number of loops the model was (or will be) trained with."""
     name: str = "looped"
     vocab_size: int | None = None
-    """V, when known without running the model; lets `unroll` refuse tokens out of range by name."""
+    """V, if known without running the model; `unroll` then checks the range of the tokens."""
     module: nn.Module | None = None
-    """The module that owns the parameters, when the callables do not lead to it (closures)."""
+    """The module that owns the parameters, if the callables do not lead to it (closures)."""
     branches: Callable[[Tensor, Any, int], list[tuple[str, Tensor]]] | None = None
     """branches(state, context, loop) -> [(sublayer name, residual output (B, T, D)), ...] in order, such that
-    step(state) = state + the sum of the outputs; None when the step is not such a sum or cannot be taken apart."""
+    step(state) = state + the sum of the outputs; None if the step is not such a sum or does not expose it."""
     embed_masked: Callable[[Tensor, Tensor], tuple[Tensor, Any]] | None = None
     """embed_masked(tokens (B, T), mask (B, T) bool, True at real tokens) -> (state, context): `embed` under padding."""
     decode: Callable[[Tensor, Any, int], tuple[Tensor, Any]] | None = None
-    """decode(tokens (B, t), cache or None, loops) -> (logits (B, t, V) of the last exit, cache): continues the
-    sequences that the cache holds by t tokens. One with a method bound_to(model) is bound to this very view."""
+    """decode(tokens (B, t), cache or None, loops) -> (logits (B, t, V) of the last exit, cache): appends t tokens to
+    the sequences in the cache. One with a method bound_to(model) is bound to this very view."""
     cache_slots: Callable[[Any], int] | None = None
     """cache_slots(cache) -> number of key/value slots in use; loops * layers in a complete cache."""
     exit_probabilities: Callable[[Trace], Tensor] | None = None
@@ -60,15 +60,15 @@ class Looped:
     choose_exit: Callable[[Trace, float], Tensor] | None = None
     """choose_exit(trace, threshold) -> (B, T) int64 in 1..K: the exit that a threshold selects for each token."""
     paths: Mapping[str, Callable[[Tensor, int], Tensor]] = field(default_factory=dict)
-    """Further ways by which the model itself computes the logits of its last exit, by name:
-    path(tokens, loops) -> (B, T, V). All of them claim to agree with `readout` of the last state."""
+    """Other ways in which the model itself computes the logits of its last exit, by name:
+    path(tokens, loops) -> (B, T, V). Each is expected to agree with `readout` of the last state."""
     penalty: Callable[[Trace], Tensor] | None = None
     """penalty(trace) -> scalar: the norm penalty of the model's own objective, if it has one."""
     reports: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """Numbers that the model's own code logs, by quantity: "rms", "l2" and "mean_square" of a state (..., D), and
-    "a_rad" of (state, update): <u, b> / d. Their units are checked."""
+    "a_rad" of (state, update): ⟨u, b⟩/d. Their units are checked."""
     declares: frozenset[str] = frozenset()
-    """Traits the model admits to (a check that a trait explains is skipped, and says so); see loopverify.checks."""
+    """Traits that the model declares; a check that a trait explains is skipped and says so. See `loopverify.checks`."""
     declared_with: tuple[Any, ...] = field(default=(), repr=False)
     """Not to be given: decode and the embed, step and readout it was declared with, as `replace` passes them on."""
 
@@ -125,7 +125,7 @@ class Trace:
     """H_0..H_K, each (B, T, D), before any readout norm."""
     context: Any
     grad: bool = True
-    """Whether the exits record gradients, too."""
+    """Whether the exits record gradients as well."""
 
     @property
     def loops(self) -> int:
@@ -139,11 +139,17 @@ class Trace:
             InputError: the run has fewer loops.
         """
         if not is_count(loops) or loops > self.loops:
-            raise InputError(f"a run of {loops!r} loops from a trace of {self.loops}; expected 1..{self.loops}")
+            raise InputError(
+                f"the first {loops!r} loops of a trace of {self.loops}; expected an integer 1..{self.loops}"
+            )
         return replace(self, states=self.states[: loops + 1])
 
     def logits(self, loop: int) -> Tensor:
-        """Logits (B, T, V) of exit `loop` (1..K) of this run; computed at each call and not kept."""
+        """Logits (B, T, V) of exit `loop` (1..K) of this run; computed at every call and not stored.
+
+        Raises:
+            InputError: the run has no such exit.
+        """
         if not is_count(loop) or loop > self.loops:
             raise InputError(f"exit {loop!r} of a trace of {self.loops} loops; expected an integer 1..{self.loops}")
         with nullcontext() if self.grad else torch.no_grad():
@@ -156,12 +162,12 @@ def unroll(model: Looped, tokens: Tensor, loops: int | None = None, grad: bool =
     Args:
         tokens: (B, T) int64.
         loops: K; the trained loops when omitted.
-        grad: record gradients, and make sure that one can flow from H_K back to H_0.
+        grad: record gradients, and verify that they can flow from H_K back to H_0.
 
     Raises:
-        InputError: bad tokens, loops < 1, or a state that is not a floating tensor of the shape of H_0.
+        InputError: tokens are invalid, loops < 1, or a state is not a floating tensor of the shape of H_0.
         InPlaceStepError: a step changed a state that the trace holds.
-        GradientCutError: with `grad`, a state does not depend differentiably on the one before it.
+        GradientCutError: with `grad`, a state does not depend differentiably on the state before it.
     """
     if not isinstance(model, Looped):
         raise InputError(
@@ -172,7 +178,7 @@ def unroll(model: Looped, tokens: Tensor, loops: int | None = None, grad: bool =
     if not is_count(loops):
         raise InputError(f"loops is {loops!r}; expected an integer >= 1")
     check_tokens(tokens, model.vocab_size)
-    # Inference tensors carry no version counter, by which changes in place are seen.
+    # Changes in place are detected by version counters, which inference tensors do not have.
     with torch.inference_mode(mode=False), torch.set_grad_enabled(grad):
         return _run(model, tokens.clone() if tokens.is_inference() else tokens, loops, grad)
 
@@ -199,7 +205,7 @@ def _embed(model: Looped, tokens: Tensor) -> tuple[Tensor, Any]:
     except IndexError as error:
         low, high = tokens.min().item(), tokens.max().item()
         raise InputError(
-            f"embed refused tokens in {low}..{high} ({error}); they are likely outside the model's vocabulary"
+            f"embed refused tokens in {low}..{high} ({error}); expected tokens of the model's vocabulary"
         ) from error
     if not (isinstance(embedded, tuple) and len(embedded) == 2):
         raise InputError(f"embed returned a {type(embedded).__name__}; expected a pair (state, context)")
@@ -223,16 +229,20 @@ def _check_state(state: object, like: Tensor | None, source: str) -> None:
 
 
 def _own_memory(following: Tensor, states: list[Tensor], versions: list[int], loop: int) -> Tensor:
-    """`following` in memory that no earlier state shares, after a look that none of them was changed."""
+    """`following` in memory that no earlier state shares.
+
+    Raises:
+        InPlaceStepError: the step changed an earlier state.
+    """
     for k, (state, version) in enumerate(zip(states, versions, strict=True)):
         if state._version != version:
             raise InPlaceStepError(
-                f"step at loop {loop} changed H_{k} in place; every state is decoded as well as fed back, "
-                "so a step must write its result to new memory (h = h + b, not h += b)"
+                f"step at loop {loop} changed H_{k} in place; expected a step that writes its result to new memory "
+                "(h = h + b, not h += b), because every state is read out as well as passed on"
             )
     memory = following.untyped_storage().data_ptr()
     if any(state.untyped_storage().data_ptr() == memory for state in states):
-        return following.clone()  # an identity or a view: harmless, but states of a trace never alias
+        return following.clone()  # an identity or a view is correct, but states of a trace never alias
     return following
 
 
@@ -244,7 +254,7 @@ def _depends_on(later: Tensor, earlier: Tensor) -> bool:
     pending, seen = [later.grad_fn], {later.grad_fn}
     while pending:
         node = pending.pop()
-        # A leaf has no grad_fn of its own; its AccumulateGrad node points back at it.
+        # A leaf has no grad_fn; the graph refers to it by its AccumulateGrad node.
         if node is goal or (goal is None and getattr(node, "variable", None) is earlier):
             return True
         for parent, _ in node.next_functions:
@@ -262,5 +272,5 @@ def _cut_message(loop: int, state: Tensor) -> str:
     )
     return (
         f"no gradient flows from H_{loop} back to H_{loop - 1}: {cause}. "
-        "Later losses then cannot train earlier loops; use grad=False if this is intended"
+        "Later losses cannot train earlier loops; use grad=False if this is intended"
     )

@@ -1,4 +1,4 @@
-"""Frozen records as JSON values: what every `to_dict` of the package returns."""
+"""Records converted to JSON values, for every `to_dict` of the package."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["plain", "plain_dict"]
 def plain(value: object) -> object:
     """`value` as dicts, lists, strings, finite numbers, booleans and None.
 
-    JSON has no infinities and no NaN: they become 'inf', '-inf' and 'nan', which `float` reads. A dataclass becomes
-    its fields and its properties, since both are facts.
+    JSON has no infinities and no NaN: they become the strings 'inf', '-inf' and 'nan', which `float` accepts. A
+    dataclass becomes a dict of its fields and its properties.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -25,7 +25,7 @@ def plain(value: object) -> object:
 
 
 def plain_dict(values: Mapping[str, object]) -> dict[str, object]:
-    """`plain` of a mapping."""
+    """`plain` applied to each value of a mapping."""
     return {key: plain(value) for key, value in values.items()}
 
 

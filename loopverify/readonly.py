@@ -1,4 +1,4 @@
-"""Measuring a model without leaving a trace in it."""
+"""Measuring a model and leaving it unchanged."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["untouched"]
 
 @contextmanager
 def untouched(model: Looped, seed: int = 0) -> Iterator[None]:
-    """Evaluation mode and random numbers of its own from `seed`; afterwards all is bit for bit as it was.
+    """Run the body in evaluation mode with random numbers from `seed`; afterwards everything is as before, bit for bit.
 
-    Kept as found: every module's training flag, every buffer (the object and its values), the random state of the CPU
-    and of all CUDA devices in use. Gradients can be recorded inside, whatever the mode around it.
+    Restored are the training flag of every module, every buffer (the object and its values), and the random state of
+    the CPU and of all CUDA devices in use. Gradients are enabled inside, regardless of the surrounding mode.
 
     Raises:
-        InputError: a seed that torch does not take.
+        InputError: torch does not accept the seed.
     """
     check_seed(seed)
     modules = [module for root in model.modules() for module in root.modules()]
     with ExitStack() as stack:
-        # A cast of a weight that autocast caches without a graph would silently cut the caller's next backward pass.
+        # Autocast caches casts of weights. One that was made without a graph would cut the caller's next backward pass.
         stack.callback(torch.clear_autocast_cache)
         stack.enter_context(_own_random_numbers(seed))
         stack.enter_context(_evaluation_mode(modules))
@@ -41,7 +41,7 @@ def untouched(model: Looped, seed: int = 0) -> Iterator[None]:
 def _evaluation_mode(modules: list[nn.Module]) -> Iterator[None]:
     training = [module.training for module in modules]
     try:
-        # The flag itself rather than .eval(), which models override (to merge weights, for one).
+        # The flag itself, not .eval(), which some models override (for example to merge weights).
         for module in modules:
             module.training = False
         yield
@@ -74,7 +74,7 @@ def _restore(module: nn.Module, name: str, buffer: Tensor, values: Tensor) -> No
 
 @contextmanager
 def _own_random_numbers(seed: int) -> Iterator[None]:
-    # torch.manual_seed would also leave a seed behind for a CUDA that has not started yet.
+    # Not torch.manual_seed: it would also queue a seed for a CUDA that is not initialized yet.
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=devices):
         torch.default_generator.manual_seed(int(seed))

@@ -1,6 +1,6 @@
-"""Exact small-sample statistics over seeds: tests, effect sizes, intervals, and what a design can reach.
+"""Exact small-sample statistics over seeds: tests, effect sizes, intervals, and the smallest p that a design can reach.
 
-Everything but the bootstrap is integer counting and needs no further library; the bootstrap is scipy's.
+All but the bootstrap is integer counting without further libraries; the bootstrap is scipy's.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = [
 def rank_test(x: Sequence[float], y: Sequence[float]) -> float:
     """Exact one-sided Mann-Whitney p for x > y: the share of all C(n+m, n) relabelings that favor x at least as much.
 
-    Ties get midranks, and the relabelings are counted over those, so p is exact with ties as well. Infinite values
+    Ties get midranks, over which the relabelings are counted, so that p is exact with ties as well. Infinite values
     are ranked like any other. For a two-sided p, double the smaller of the two directions.
 
     Raises:
-        InputError: an empty side or a value that is not a number.
+        InputError: a side is empty, or a value is NaN.
     """
     _check_sides(x, y)
     ranks = _doubled_midranks([*x, *y])
@@ -45,7 +45,7 @@ def cliffs_delta(x: Sequence[float], y: Sequence[float]) -> float:
     """P(x > y) - P(x < y) over all pairs: 1 when every x is above every y, 0 when neither side dominates.
 
     Raises:
-        InputError: an empty side or a value that is not a number.
+        InputError: a side is empty, or a value is NaN.
     """
     _check_sides(x, y)
     return sum((a > b) - (a < b) for a in x for b in y) / (len(x) * len(y))
@@ -54,7 +54,7 @@ def cliffs_delta(x: Sequence[float], y: Sequence[float]) -> float:
 def smallest_p(n: int, m: int) -> float:
     """The p of a one-sided rank test of n against m values that separate perfectly: 1 / C(n+m, n)."""
     if n < 1 or m < 1:
-        raise InputError(f"n = {n} and m = {m}; expected at least one value a side")
+        raise InputError(f"n = {n} and m = {m}; expected at least one value per side")
     relabelings = math.comb(n + m, n)
     return 1 / relabelings
 
@@ -67,15 +67,15 @@ def can_reach(alpha: float, n: int, m: int) -> bool:
 def seeds_needed(alpha: float) -> int:
     """The smallest n for which a one-sided rank test of n against n values can give p <= alpha."""
     if not _probability("alpha", alpha):
-        raise InputError("alpha is 0; no number of seeds reaches it")
+        raise InputError("alpha is 0; expected a number > 0, because no number of seeds reaches 0")
     return next(n for n in itertools.count(1) if can_reach(alpha, n, n))
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Exact two-sided McNemar p from the discordant pairs: cases only the first, only the second got right.
+    """Exact two-sided p of McNemar's test, from the numbers of cases that only the first or only the second got right.
 
     Raises:
-        InputError: a negative count.
+        InputError: a count is negative.
     """
     if min(only_first, only_second) < 0:
         raise InputError(f"counts of discordant pairs are {only_first} and {only_second}; expected integers >= 0")
@@ -88,7 +88,7 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """Holm's step-down adjusted p values, in the order given; reject those <= alpha.
 
     Raises:
-        InputError: a p outside 0..1.
+        InputError: a p is outside 0..1.
     """
     for p in p_values:
         _probability("p", p)
@@ -112,11 +112,11 @@ def bootstrap_interval(
     """Bootstrap confidence interval (low, high) of `statistic` over `values`.
 
     Args:
-        values: one number a seed, task or batch; at least two.
-        statistic: maps a sample, a one-dimensional array, to a number; called once a resample.
+        values: one number per seed, task or batch; at least two.
+        statistic: maps a sample, a one-dimensional array, to a number; called once per resample.
 
     Raises:
-        InputError: fewer than two values, or one that is not finite.
+        InputError: there are fewer than two values, or one is not finite.
         MissingDependencyError: scipy is not installed.
     """
     if len(values) < 2 or not all(map(math.isfinite, values)):
@@ -157,8 +157,9 @@ def _doubled_midranks(values: Sequence[float]) -> list[int]:
 
 
 def _subsets_reaching(ranks: Sequence[int], *, size: int, total: int) -> int:
-    """How many of the subsets of `size` ranks sum to `total` or more."""
-    # ways[j][s]: subsets of j of the ranks seen so far that sum to s. C(32, 16) subsets fall into some 10^4 such cells.
+    """The number of subsets of `size` ranks that sum to `total` or more."""
+    # ways[j][s] counts the subsets of j of the ranks so far that sum to s. All C(32, 16) subsets fall into some 10^4
+    # such cells; enumerating them would take 10^8 steps.
     ways: list[Counter[int]] = [Counter() for _ in range(size + 1)]
     ways[0][0] = 1
     for rank in ranks:
@@ -171,9 +172,9 @@ def _subsets_reaching(ranks: Sequence[int], *, size: int, total: int) -> int:
 def _check_sides(x: Sequence[float], y: Sequence[float]) -> None:
     for name, side in (("x", x), ("y", y)):
         if len(side) == 0:
-            raise InputError(f"{name} is empty; expected at least one value a side")
+            raise InputError(f"{name} is empty; expected at least one value per side")
         if any(math.isnan(value) for value in side):
-            raise InputError(f"{name} is {list(side)}; a value that is not a number has no rank")
+            raise InputError(f"{name} is {list(side)}; expected numbers, because NaN has no rank")
 
 
 def _probability(name: str, value: float) -> float:

@@ -1,7 +1,7 @@
-"""The audit: which variables a looped model carries from loop to loop that its objective cannot see, and its parts.
+"""The audit and its parts: which variables a looped model carries from loop to loop that its objective cannot see.
 
-`audit` measures all that one batch can show. A part takes a trace (or a model and tokens) and returns a frozen record;
-nothing here changes the model.
+`audit` measures all that one batch can show. Each part takes a trace and returns a frozen record. Nothing here changes
+the model.
 """
 
 from __future__ import annotations

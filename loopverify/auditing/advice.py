@@ -11,35 +11,35 @@ _REMEDIES = (
     "or read all exits raw; or keep the normalized readouts and add the norm penalty "
     "λ·K⁻¹·Σ_k E rms(H_k)², λ = 0.01: objectives.named('per_loop+penalty').",
     "Or remove scale from the recurrence: normalize the state at the end of every loop. Further loss terms behind "
-    "normalized readouts do not help: they train exits and see no more of the scale.",
+    "normalized readouts do not help: they train exits, but do not see the scale either.",
 )
 
 
 def advise(found: Findings) -> tuple[str, ...]:
-    """One sentence or two for each thing that the audit found, the gravest first."""
+    """One or two sentences for each finding, the gravest first."""
     return (*_on_scale(found), *_on_mean(found))
 
 
 def _on_scale(found: Findings) -> tuple[str, ...]:
     scale = found.scale
     if scale.carry == "removed":
-        return ("The loop removes scale, so that none can drift. Keep the norm that does it.",)
+        return ("The loop removes scale, so that scale cannot drift. Keep the norm that removes it.",)
     if scale.carry == "damped":
         return (
-            f"The loop keeps {scale.factor:.3g} of the scale, which settles near a/(1 − c) = "
-            f"{1 / (1 - scale.factor):.3g} times its radial update: bounded, whatever the loss sees.",
+            f"The loop keeps {scale.factor:.3g} of the scale, which therefore settles near a/(1 − c) = "
+            f"{1 / (1 - scale.factor):.3g} times its radial update: bounded, whether or not the loss sees it.",
         )
     if scale.visibility == "hidden":
         return (*_amplified(found), *_REMEDIES)
     if scale.visibility == "saturating":
         return (
             *_amplified(found),
-            f"{_list(scale.seen_by)} sees the scale now and loses sight of it as it grows, because the readout "
+            f"{_list(scale.seen_by)} sees the scale now, but no longer once it has grown, because the readout "
             "saturates: a blind spot that opens with drift. Watch the norms, or add the norm penalty.",
         )
     return (
         *_amplified(found),
-        f"Keep {_list(scale.seen_by)}: nothing else holds the scale, which the loop carries on.",
+        f"Keep {_list(scale.seen_by)}: the loop carries scale, and nothing else controls it.",
     )
 
 
@@ -55,7 +55,7 @@ def _on_mean(found: Findings) -> tuple[str, ...]:
     if not found.mean.blind:
         return ()
     return (
-        "The mean channel is a second blind direction: a LayerNorm readout subtracts it, and the loop carries it on. "
+        "The mean channel is a second blind direction: a LayerNorm readout subtracts it, and the loop carries it. "
         "An RMSNorm readout, or a penalty on the state itself, sees it.",
     )
 

@@ -14,7 +14,7 @@ from loopverify.arguments import IGNORE, check_count, check_targets
 from loopverify.auditing.carry import MOST_LOOPS, LastingCarry, LoopCarry, lasting_mean, lasting_scale, scale_carry
 from loopverify.auditing.depth import DepthUse, overshoot
 from loopverify.auditing.exit_sweep import HALF, Exit, exit_sweep
-from loopverify.auditing.extended_run import long_run
+from loopverify.auditing.extended_run import unroll_extended
 from loopverify.auditing.findings import Facts, LoopRecord, StateVariable
 from loopverify.auditing.gradients import (
     ObjectiveLike,
@@ -36,10 +36,11 @@ from loopverify.readonly import untouched
 __all__ = ["audit"]
 
 GROWTH_RATIO = 4
-"""The growth law is fitted over this many times the trained loops,"""
+"""The growth law is fitted over at least this many times the trained loops."""
 LEAST_LOOPS = 8
-"""and over no fewer loops than this."""
+"""The growth law is fitted over at least this many loops."""
 OVERSHOOT_RATIO = 2
+"""Overshoot is measured up to this many times the trained loops."""
 
 
 def audit(
@@ -54,36 +55,37 @@ def audit(
 ) -> Audit:
     """Measure what `model` carries from loop to loop and what its loss sees of it.
 
-    Runs in evaluation mode, under the autocast of the caller if there is one, and leaves the model, its gradients, its
-    modes and all random states as they were. Costs fewer than six training steps on the same batch, unless the loops
-    lose scale or mean so unevenly that their carry settles late: then up to `carry_loops` steps for each.
+    The model runs in evaluation mode, under the caller's autocast if there is one; the model, its gradients, its modes
+    and all random states are left as they were. An audit costs less than six training steps on the same batch, unless
+    the carry of scale or mean settles late (loops that damp some directions slowly): each of these may then take up to
+    `carry_loops` calls of the step.
 
-    The mean that all tokens share is not told from the means of single tokens: a LayerNorm over a whole sequence, which
-    hides the first and shows the others, passes for one that sees the mean.
+    The mean shared by all tokens is not distinguished from the means of single tokens: a LayerNorm over a whole
+    sequence, which hides only the shared mean, is reported as one that sees the mean.
 
     Args:
         model: any `Looped`.
-        tokens: (B, T) int64, a batch that is typical of its training.
-        targets: (B, T) int64, the next token of each; -100 leaves one out.
+        tokens: (B, T) int64, a batch that is typical of the model's training.
+        targets: (B, T) int64, the next token of each; -100 leaves a token out.
         loops: K; the trained loops when omitted.
-        objective: (trace, targets) -> Terms, what the model is trained with; when omitted, the mean cross-entropy of
-            all K exits.
-        seed: of random numbers that the model draws in evaluation mode, such as a random initial state.
-        carry_loops: loops in a row after which a carry counts as not settled, which a note then says; 2K (8 at least)
+        objective: (trace, targets) -> Terms, the loss that the model is trained with; the mean cross-entropy of all K
+            exits when omitted.
+        seed: seed of the random numbers that the model draws in evaluation mode, such as a random initial state.
+        carry_loops: consecutive loops after which a carry is reported as unsettled, in a note. 2K loops, at least 8,
             are run in any case.
 
     Raises:
-        InputError: not a Looped, bad tokens, targets, loops or seed, tensors and a model on different devices, an
-            objective of another form or one that sends no gradient to any state, a readout that returns no logits
-            (B, T, V), or a state H_0..H_K that is not finite.
+        InputError: `model` is not a Looped; tokens, targets, loops or seed are invalid; tensors and model are on
+            different devices; the objective does not return Terms, or sends no gradient to any state; the readout does
+            not return logits (B, T, V); or a state H_0..H_K is not finite.
     """
     _check(model, tokens, targets, loops, objective)
     check_count("carry_loops", carry_loops)
     loops = model.trained_loops if loops is None else loops
     wanted = max(loops, GROWTH_RATIO * model.trained_loops, LEAST_LOOPS)
     with untouched(model, seed):
-        # Copies, so that no part of the model can change the caller's.
-        long, notes = long_run(model, tokens.clone(), loops, wanted)
+        # Copies, so that no part of the model can change the caller's tensors.
+        long, notes = unroll_extended(model, tokens.clone(), loops, wanted)
         return _measure(long, targets.clone(), loops, objective or named("per_loop"), seed, carry_loops, list(notes))
 
 
@@ -105,7 +107,8 @@ def _measure(
     if not seen:
         raise InputError(
             f"objective {_name(objective)!r} sends no gradient to any state H_1..H_{loops}; expected a loss that reads "
-            "one. Is it detached, are all targets left out, is the output head still zero, or the readout saturated?"
+            "one. Is the loss detached, are all targets left out, is the output head still zero, or is the readout "
+            "saturated?"
         )
     single = _scale_carries(trace, notes)
     scale = _variable("scale", lasting_scale(trace, long.loops, carry_loops), seen, notes)
@@ -158,19 +161,19 @@ def _sublayers(trace: Trace, notes: list[str]) -> Sequence[Mapping[str, float] |
     try:
         return [attribute(trace, loop) for loop in range(1, trace.loops + 1)]
     except InputError as error:
-        notes.append(f"growth is not attributed to sublayers: {error}")
+        notes.append(f"growth cannot be attributed to sublayers: {error}")
         return [None] * trace.loops
 
 
 def _scale_carries(trace: Trace, notes: list[str]) -> Sequence[LoopCarry | None]:
-    """Of each loop by itself."""
+    """The carry of each loop alone; None, with a note, where it cannot be measured."""
     found: list[LoopCarry | None] = []
     for loop in range(1, trace.loops + 1):
         try:
             found.append(scale_carry(trace, loop))
-        except InputError as error:  # no scale to carry yet, as from a zero initial state
+        except InputError as error:  # no scale to carry yet, as in a zero initial state
             found.append(None)
-            notes.append(f"carry of loop {loop} is not measured: {error}")
+            notes.append(f"the carry of loop {loop} cannot be measured: {error}")
     return found
 
 
@@ -195,17 +198,21 @@ def _growth(long: Trace, notes: list[str]) -> GrowthLaw | None:
 
 
 def _note_relative_scale(scale: StateVariable, seen: Sequence[Signal], notes: list[str]) -> None:
-    """What sees half of the scale is easily taken for seeing it."""
+    """Say so if a term sees relative scales only, which is easily mistaken for seeing the scale."""
     terms = " and ".join(dict.fromkeys(repr(signal.term) for signal in seen if signal.relative_only))
     if scale.visibility == "hidden" and terms:
         notes.append(
-            f"{terms} sees the scales of tokens relative to one another, and not their common scale: nothing notices "
+            f"{terms} sees the scales of tokens relative to one another, but not their common scale: no term notices "
             "when all tokens grow together, as behind a norm over the whole sequence"
         )
 
 
 def _note_growth_against_carry(scale: StateVariable, growth: GrowthLaw | None, notes: list[str]) -> None:
-    """A damped scale has settled once its carry over the run is small; the mean of one that still grows is another."""
+    """Say so if the scale is damped, yet its mean over tokens still grows after the damping should have settled it.
+
+    Carry is a median over tokens. After n loops a damped scale has settled if c^n < 1/2; if the mean grows even then,
+    something that the median does not represent is carried: a few tokens, or a few channels.
+    """
     if (
         growth is not None
         and scale.factor < HALF ** (1 / growth.loops)
@@ -214,7 +221,7 @@ def _note_growth_against_carry(scale: StateVariable, growth: GrowthLaw | None, n
     ):
         notes.append(
             f"the scale is {scale.carry} (c = {scale.factor:.3g}), yet its mean still grew over {growth.loops} loops "
-            f"({growth.law}): some tokens or channels may be carried on. Look at them apart"
+            f"({growth.law}): some tokens or channels may be carried. Inspect them separately"
         )
 
 
@@ -249,7 +256,7 @@ def _check_exits(exits: Sequence[Exit], targets: Tensor) -> None:
         if not math.isfinite(view.loss) and bool((targets != IGNORE).any()):
             raise InputError(
                 f"the cross-entropy of exit {view.loop} is {view.loss}; expected a finite number. "
-                "Is a weight of the readout or the head non-finite, or the target's logit masked?"
+                "Is a weight of the readout or the head not finite, or the logit of a target masked?"
             )
 
 
@@ -274,5 +281,5 @@ def _check_devices(model: Looped, tokens: Tensor, targets: Tensor) -> None:
     if len({tokens.device, targets.device, parameter.device}) > 1:
         raise InputError(
             f"tokens are on {tokens.device}, targets on {targets.device} and the model on {parameter.device}; expected "
-            "one device: move them with .to(device)"
+            "one device. Move them with .to(device)"
         )

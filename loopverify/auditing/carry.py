@@ -1,23 +1,36 @@
 """What the recurrence does to a state variable: amplify, carry, damp or remove it, measured on the step as a whole.
 
-Of one loop by itself (`scale_carry`, `mean_carry`), and of loops in a row (`lasting_scale`, `lasting_mean`). The second
-is no product of the first: a loop that normalizes some channels and hands the others on loses scale at every state that
-it is given, and yet no more than once in a row. A loop that damps some channels and hands the others on never stops
-losing scale, and yet what lasts of it is carried: the factor in the long run is that of the direction it keeps most.
+Two measurements, of which the second is not the product of the first:
+
+- `scale_carry` and `mean_carry` take one loop alone, at the state it starts from: c = lim rms(F(αH)) / (α rms(H)).
+- `lasting_scale` and `lasting_mean` take consecutive loops, each on what the loops before it left of a large state.
+
+Take a loop that normalizes half of the channels and carries the others. Every single loop, started from a state with
+scale in both halves, loses some of it, so that the product of many tends to 0. Yet run one after another they lose it
+only once: from the second loop on, all of the scale lies in the carried half and stays. Or take a loop that damps half
+of the channels and carries the others: it never stops losing scale, and yet what is left in the end is carried. The
+factor in the long run is that of the direction that the loops keep most; `consecutive` says how it is measured.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, cycle, islice
+from itertools import chain, cycle
 
 import torch
 from torch import Tensor
 
-from loopverify.auditing.krylov import kept_most
+from loopverify.auditing.consecutive import (
+    LEAST_WINDOW,
+    ConsecutiveLoops,
+    Variable,
+    lasting_factor,
+    power_of_two,
+    typical,
+)
 from loopverify.errors import InputError
 from loopverify.looped import Trace
 from loopverify.theory import polar
@@ -27,28 +40,22 @@ __all__ = [
     "MOST_LOOPS",
     "LastingCarry",
     "LoopCarry",
+    "geometric_mean",
     "lasting_mean",
     "lasting_scale",
     "mean_carry",
-    "over_loops",
     "scale_carry",
 ]
 
 ALPHAS = (2.0**10, 2.0**20)
-"""Powers of two, by which a float is scaled without rounding. In units in which the state is as large as the update."""
+"""Large α, in units in which the state is as large as the update. Powers of two scale a float without rounding."""
 SMALL_ALPHAS = (2.0, 4.0)
-"""For a step that overflows at `ALPHAS`: float16, or a block that multiplies its state by itself."""
+"""Used where the step overflows at `ALPHAS`: float16, or a block that multiplies its state by itself."""
 LEAK = 1e-3
-"""A damped scale settles at a/(1 − c), so that a leak this small settles beyond a thousand updates: no run sees it."""
+"""How far from 1 a factor counts as carried, and from 0 as removed. A damped scale settles at a/(1 − c): with a leak
+this small, beyond a thousand updates, which no run reaches."""
 MOST_LOOPS = 256
-"""Until what loops in a row carry counts as not settled; the second half of them for the direction they keep most."""
-LEAST_WINDOW, SPAN = 4, 2
-"""Loops over which a factor is measured, and states of as many loops that a direction is chosen from."""
-SETTLED = 0.05
-"""It has, when the next as many loops have the same factor within this share of what tells carried from damped."""
-
-_Reading = Callable[[Tensor], Tensor]
-"""A variable of every token: state (B, T, D) -> (B, T), none below 0."""
+"""Consecutive loops after which a carry is reported as unsettled, unless a caller allows more or fewer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,28 +70,28 @@ class LoopCarry:
 
 @dataclass(frozen=True, kw_only=True)
 class LastingCarry(LoopCarry):
-    """What loops in a row do to one variable, as one factor a loop: lim (c_2n / c_n)^(1/n), with c_n that of n loops.
+    """What consecutive loops do to one variable, as one factor per loop: lim (c_2n / c_n)^(1/n), c_n that of n loops.
 
-    A loss that the first loops cause once and for all does not count.
+    A loss that happens once, in the first loops, does not count.
     """
 
     doubt: str | None = None
-    """Why this may not be the last word; None when it is."""
+    """Why the factor may be wrong; None if there is no reason to think so."""
 
 
 def scale_carry(trace: Trace, loop: int) -> LoopCarry:
-    """Carry of the scale by loop `loop` (1..K), at the state it starts from. Two calls of the step.
+    """Carry of the scale by loop `loop` (1..K), at the state it starts from. Calls the step twice.
 
     Raises:
-        InputError: the state is zero at every token, or the step overflows even when it is only doubled.
+        InputError: the state is zero at every token, or the step overflows even when the state is only doubled.
     """
     return _limit(lambda H: trace.model.step(H, trace.context, loop), trace, loop, trace.states[loop - 1].detach())
 
 
 def mean_carry(trace: Trace, loop: int) -> LoopCarry:
-    """Carry of the mean channel by loop `loop`: how much of a shift c·1 of the state the mean of the next one shows.
+    """Carry of the mean channel by loop `loop`: the share of a shift c·1 of the state found in the mean of the next.
 
-    Two calls of the step. Raises as `scale_carry`.
+    Calls the step twice. Raises as `scale_carry`.
     """
     state = trace.states[loop - 1].detach()
 
@@ -95,38 +102,41 @@ def mean_carry(trace: Trace, loop: int) -> LoopCarry:
     return _limit(mean_after, trace, loop, polar.scale(state)[..., None].to(state.dtype).expand_as(state))
 
 
-def lasting_scale(trace: Trace, known: int, most: int = MOST_LOOPS) -> LastingCarry:
-    """Carry of the scale by the loops of a model in a row, from the last state of `trace` grown large.
+def lasting_scale(trace: Trace, available: int, most: int = MOST_LOOPS) -> LastingCarry:
+    """Carry of the scale by consecutive loops of a model, starting from the last state of `trace`, grown large.
 
-    Takes 2K calls of the step (8 at least), 2K more where the scale is damped, and more while the factor still changes.
+    Calls the step 2K times (at least 8), 2K times more where the scale is damped, and again while the factor changes.
 
     Args:
-        known: the loops 1..`known` (>= K) that the model can run. Beyond them, the later half of them comes again.
-        most: calls of the step that are made at most, unless fewer than the least.
+        available: the model can run loops 1..`available` (>= K). Beyond them, the later half of them is repeated.
+        most: calls of the step at most; the minimum above is made in any case.
 
     Raises:
-        InputError: the last state is zero at every token, or the step overflows even when it is only doubled.
+        InputError: the last state is zero at every token, or the step overflows even when the state is only doubled.
     """
     last = trace.states[-1].detach()
-    size = _typical(polar.scale(last))
+    size = typical(polar.scale(last))
     if size == 0:
         raise InputError(f"every token of H_{trace.loops} is zero; expected a state with a scale to carry")
-    grown = last * (ALPHAS[-1] * _power_of_two(_largest(trace) / size))
-    return _lasting(trace, known, most, grown, polar.scale, scale_carry)
+    grown = last * (ALPHAS[-1] * power_of_two(_largest_scale(trace) / size))
+    return _lasting(trace, available, most, grown, polar.scale, scale_carry)
 
 
-def lasting_mean(trace: Trace, known: int, most: int = MOST_LOOPS) -> LastingCarry:
-    """Carry of the mean channel by the loops of a model in a row: what becomes of a large shift c·1 of the last state.
+def lasting_mean(trace: Trace, available: int, most: int = MOST_LOOPS) -> LastingCarry:
+    """Carry of the mean channel by consecutive loops: what they leave of a large shift c·1 of the last state.
 
-    Arguments, calls and errors as those of `lasting_scale`.
+    Arguments, calls and errors are those of `lasting_scale`.
     """
     last = trace.states[-1].detach()
-    shifted = last + ALPHAS[-1] * _power_of_two(_largest(trace) or 1.0)
-    return _lasting(trace, known, most, shifted, lambda H: polar.at_least_float32(H).mean(-1).abs(), mean_carry)
+    shifted = last + ALPHAS[-1] * power_of_two(_largest_scale(trace) or 1.0)
+    return _lasting(trace, available, most, shifted, lambda H: polar.at_least_float32(H).mean(-1).abs(), mean_carry)
 
 
-def over_loops(loops: Sequence[LoopCarry], dtype: torch.dtype) -> LoopCarry:
-    """The carries of single loops as one factor a loop, their geometric mean; one that removes is enough."""
+def geometric_mean(loops: Sequence[LoopCarry], dtype: torch.dtype) -> LoopCarry:
+    """The carries of single loops as one factor per loop; a single loop that removes the variable removes it for all.
+
+    It stands in for the carry of consecutive loops where these cannot be measured.
+    """
     if any(loop.kind == "removed" for loop in loops):
         return LoopCarry(kind="removed", factor=0.0)
     factor = math.exp(math.fsum(math.log(loop.factor) for loop in loops) / len(loops))
@@ -135,140 +145,44 @@ def over_loops(loops: Sequence[LoopCarry], dtype: torch.dtype) -> LoopCarry:
 
 def _lasting(
     trace: Trace,
-    known: int,
+    available: int,
     most: int,
     start: Tensor,
-    read: _Reading,
+    read: Variable,
     single: Callable[[Trace, int], LoopCarry],
 ) -> LastingCarry:
-    loops = chain(range(1, known + 1), cycle(range(known // 2 + 1, known + 1)))
+    """The factor of consecutive loops from `start`; where these overflow, the mean of `single` loops, with a doubt."""
+    loops = chain(range(1, available + 1), cycle(range(available // 2 + 1, available + 1)))
+    tolerance = _tolerance(start.dtype)
+    # Windows of whole runs: a model whose loops differ (doubling, then halving) has one factor per run of K loops.
+    window = trace.loops * math.ceil(LEAST_WINDOW / trace.loops)
     try:
         with torch.no_grad():
-            window = trace.loops * math.ceil(LEAST_WINDOW / trace.loops)
-            return _lasts(_Row(trace, start, read, loops), window, most)
+            found = lasting_factor(ConsecutiveLoops(trace, start, read, loops, tolerance), window, most)
     except InputError as error:
-        apart = []
+        alone = []
         for loop in range(1, trace.loops + 1):
             with suppress(InputError):
-                apart.append(single(trace, loop))
-        if not apart:
+                alone.append(single(trace, loop))
+        if not alone:
             raise
-        product = over_loops(apart, start.dtype)
-        doubt = f"it is the product of single loops, since loops in a row cannot be measured: {error}"
-        return LastingCarry(kind=product.kind, factor=product.factor, doubt=doubt)
-
-
-class _Row:
-    """Loops in a row, each given what the loops before it left of a large state.
-
-    Between loops the state is brought back to its size, so that it stays in the limit of large values and in the range
-    of its dtype however many loops there are. What a loop removes begins anew.
-    """
-
-    def __init__(self, trace: Trace, start: Tensor, read: _Reading, loops: Iterator[int]) -> None:
-        self._trace, self._start, self._read, self._loops = trace, start, read, loops
-        self._size = _typical(read(start))
-        self._state = start
-        self._seen = [start]
-        self.tolerance = _tolerance(start.dtype)
-
-    def run(self, loops: int) -> float:
-        """What as many loops leave of the variable, as one factor a loop, the median over tokens; 0 for removed."""
-        every, unit, factors = max(1, loops // SPAN), 1.0, []
-        self._seen = [self._state]
-        for place, loop in enumerate(islice(self._loops, loops), start=1):
-            factor, change = self._step(loop)
-            factors.append(factor)
-            unit *= change
-            if place % every == 0:
-                self._seen.append(unit * self._state)
-        return float(torch.stack(factors).log().mean(0).exp().nanmedian())
-
-    def _step(self, loop: int) -> tuple[Tensor, float]:
-        """What is left of every token, and the power of two that was taken out of the state."""
-        following = self._trace.model.step(self._state, self._trace.context, loop)
-        before, after = self._read(self._state), self._read(following)
-        if not bool(after.isfinite().all()):
-            raise InputError(f"loop {loop} of a state grown to {self._size:.2g} gave values that are not finite")
-        factor, change = after / before, 1.0
-        if float(factor.nanmedian()) > self.tolerance:
-            change = _power_of_two(_typical(after) / self._size)
-            self._state = following / change
-        else:
-            self._state = self._start
-        return torch.where(factor <= self.tolerance, torch.zeros_like(factor), factor), change
-
-    def from_what_is_kept_most(self) -> _Row | None:
-        """The row that goes on from the direction that loops keep most, of those that the states of the last run span;
-        None where a state is beyond the range of its dtype, or the variable is 0 in that direction."""
-        if not all(bool(state.isfinite().all()) for state in self._seen):
-            return None
-        direction = kept_most(self._seen)
-        size = _typical(self._read(direction))
-        if size == 0:
-            return None
-        return _Row(self._trace, (direction * (self._size / size)).to(self._start), self._read, self._loops)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Windows:
-    """The factors of the last two runs of a row."""
-
-    earlier: float
-    later: float
-    window: int
-    """Loops of the later one."""
-    loops: int
-    """Of all runs."""
-    settled: bool
-
-    @classmethod
-    def of(cls, row: _Row, window: int, most: int) -> _Windows:
-        """Of `window` loops and as many again, then twice as many, until two of these agree."""
-        near = SETTLED * row.tolerance
-        earlier, later, loops = row.run(window), row.run(window), 2 * window
-        while abs(later - earlier) > near and 2 * loops <= most:
-            earlier, later, window, loops = later, row.run(loops), loops, 2 * loops
-        return cls(earlier=earlier, later=later, window=window, loops=loops, settled=abs(later - earlier) <= near)
-
-
-def _lasts(row: _Row, window: int, most: int) -> LastingCarry:
-    """The factor on which windows of loops agree; unless nothing is lost or all, that of the direction kept most.
-
-    What fades slowly beside what stays changes the factor too little, or for too long, to be told from what settled.
-    """
-    found = _Windows.of(row, window, most // 2)
-    loops = found.loops
-    again = min(found.window, (most - loops) // 2)
-    damped = carry_kind(found.later, row.tolerance) == "damped"
-    if again >= 1 and (damped or not found.settled) and (kept := row.from_what_is_kept_most()):
-        of_kept = _Windows.of(kept, again, most - loops)
-        loops += of_kept.loops
-        if of_kept.later >= found.later - SETTLED * row.tolerance:
-            found = of_kept
+        mean = geometric_mean(alone, start.dtype)
+        doubt = f"it is the geometric mean of single loops, because consecutive loops cannot be measured: {error}"
+        return LastingCarry(kind=mean.kind, factor=mean.factor, doubt=doubt)
     doubt = (
-        f"the factor still changes after {loops} loops in a row, from {found.earlier:.4g} to {found.later:.4g} a loop"
+        f"the factor still changes after {found.loops} consecutive loops, from {found.earlier:.4g} to "
+        f"{found.factor:.4g} per loop"
     )
-    kind = carry_kind(found.later, row.tolerance)
-    return LastingCarry(kind=kind, factor=found.later, doubt=None if found.settled else doubt)
-
-
-def _typical(sizes: Tensor) -> float:
-    """The median over tokens that are not zero; 0 where all of them are."""
-    return float(sizes[sizes > 0].median()) if bool((sizes > 0).any()) else 0.0
-
-
-def _largest(trace: Trace) -> float:
-    """The largest typical scale of a run, than which no update of it was much larger."""
-    return max(_typical(polar.scale(state.detach())) for state in trace.states)
-
-
-def _power_of_two(size: float) -> float:
-    """The largest one that is no larger than `size` > 0."""
-    return 2.0 ** math.floor(math.log2(size))
+    kind = carry_kind(found.factor, tolerance)
+    return LastingCarry(kind=kind, factor=found.factor, doubt=None if found.settled else doubt)
 
 
 def _limit(respond: Callable[[Tensor], Tensor], trace: Trace, loop: int, along: Tensor) -> LoopCarry:
+    """The carry of one loop, from α so large that its update no longer matters, or from small α where these overflow.
+
+    The size of the update sets the unit of α: a branch that is far larger than the state, as at initialization from
+    small embeddings, would otherwise drown the residual stream in rounding even at large α.
+    """
     tolerance = _tolerance(along.dtype)
     start = along * _update_in_states(trace, loop)
     try:
@@ -279,10 +193,15 @@ def _limit(respond: Callable[[Tensor], Tensor], trace: Trace, loop: int, along: 
 
 
 def _update_in_states(trace: Trace, loop: int) -> float:
-    """A power of two by which H_{loop-1} is to be multiplied to be no smaller than what the loop makes of it."""
+    """The power of two by which H_{loop-1} has to be multiplied to be at least as large as the state after it."""
     before, after = (polar.scale(trace.states[k].detach()) for k in (loop - 1, loop))
     ratio = float((after / before)[before > 0].quantile(0.5)) if bool((before > 0).any()) else 1.0
     return 2.0 ** max(0, math.ceil(math.log2(ratio))) if ratio > 0 else 1.0
+
+
+def _largest_scale(trace: Trace) -> float:
+    """The largest typical scale of a run, which no update of the run exceeds by much."""
+    return max(typical(polar.scale(state.detach())) for state in trace.states)
 
 
 def _tolerance(dtype: torch.dtype) -> float:

@@ -19,48 +19,48 @@ class DepthUse:
     """What a run gains from its loops."""
 
     losses: tuple[float, ...]
-    """Cross-entropy of the exits 1..K, nats a token."""
+    """Cross-entropies of the exits 1..K, nats per token."""
 
     @property
     def gain(self) -> float:
-        """CE(1) − CE(K), nats a token; about 0: loops are not used, and halting after the first is no speed-up."""
+        """CE(1) − CE(K), nats per token; near 0 the model does not use its loops, and halting early is trivial."""
         return self.losses[0] - self.losses[-1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OvershootPoint:
-    """One run of its own of a model."""
+    """A run of K loops."""
 
     loops: int
     """K."""
     ratio: float
-    """K / r0: models are compared at equal ratios, never at equal K."""
+    """K / r0; models are compared at equal ratios, never at equal K."""
     loss: float
-    """Cross-entropy of the last exit, nats a token."""
+    """Cross-entropy of the last exit, nats per token."""
 
 
 def exit_losses(trace: Trace, targets: Tensor) -> list[float]:
-    """Cross-entropy (nats a token) of the exits 1..K of `trace` against targets (B, T) int64.
+    """Cross-entropies (nats per token) of the exits 1..K of `trace` against targets (B, T) int64.
 
     Raises:
-        InputError: targets of another dtype or shape.
+        InputError: targets are not int64 of the shape of the tokens.
     """
     with torch.no_grad():
         return _values([exit_cross_entropy(trace, targets, loop) for loop in range(1, trace.loops + 1)])
 
 
 def depth_use(trace: Trace, targets: Tensor) -> DepthUse:
-    """Depth use of one run, from its exits. Raises as `exit_losses`."""
+    """Depth use of one run, from the losses of its exits. Raises as `exit_losses`."""
     return DepthUse(losses=tuple(exit_losses(trace, targets)))
 
 
 def overshoot(trace: Trace, targets: Tensor) -> tuple[OvershootPoint, ...]:
-    """CE(K) of runs of K = 1..N loops, from one trace of N: a run of K is the beginning of a longer one.
+    """CE(K) of runs of K = 1..N loops, from one trace of N loops: a run of K is the beginning of a longer one.
 
-    Unlike `exit_losses`, each loss is of a last exit, which some models read differently from an early one.
+    Unlike in `exit_losses`, every loss is that of a last exit, which some models read differently from an early one.
 
     Raises:
-        InputError: targets of another dtype or shape.
+        InputError: targets are not int64 of the shape of the tokens.
     """
     runs = range(1, trace.loops + 1)
     with torch.no_grad():

@@ -1,6 +1,10 @@
 """What an exit shows of the scale: its logits while the state before any readout norm is multiplied by α.
 
-All α are powers of two, by which a float is scaled without rounding: what changes in the logits is the readout's doing.
+The logits are read at growths of two kinds. The response to a growth by α = `DRIFT` says whether the exit shows scale
+at all. That alone would call a saturating readout (tanh) visible: it does answer to the first growth. So a state that
+has grown by `DRIFT` already is doubled once more: a raw readout still answers, a saturated one does not any longer.
+
+All α are powers of two, by which a float is scaled without rounding: any change of the logits is due to the readout.
 
 Shapes: B batch, T tokens, D channels, V vocabulary.
 """
@@ -24,14 +28,14 @@ __all__ = ["ALPHAS", "DRIFT", "HALF", "Exit", "SweepPoint", "Visibility", "exit_
 Visibility = Literal["visible", "hidden", "saturating"]
 
 ALPHAS = (1 / 16, 1 / 4, 4.0, 16.0)
-"""The sweep that is reported."""
+"""The factors of the sweep in the report."""
 DRIFT = 1024.0
-"""The growth at which it is asked what an exit still shows: that of the paper's blind runs (Table 2: tens to tens of
+"""The growth after which an exit is tested, of the size seen in the paper's blind runs (Table 2: tens to tens of
 thousands)."""
 HALF = 0.5
-"""An exit has lost sight of scale when growth moves its logits by less than half of what they are. For an RMSNorm this
-is the point where its epsilon weighs as much as the mean square (s² = 0.8 ε); a raw readout has 1 or more, whatever its
-weights."""
+"""An exit hides scale if growth changes its logits by less than half of their size. For an RMSNorm the limit is reached
+where its epsilon weighs about as much as the mean square (s² = 0.8 ε); the change of a raw readout is at least 1,
+whatever its weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +44,12 @@ class SweepPoint:
 
     alpha: float
     response: float
-    """rms of the logits' change over their own rms, both centered over the vocabulary; 0 when the exit ignores scale,
-    |alpha − 1| when it is raw."""
+    """rms of the logits' change over the rms of the logits, both centered over the vocabulary because a softmax does
+    not see their mean; 0 if the exit ignores scale, |alpha − 1| if it is raw."""
     max_logit_change: float
-    """Largest |change| of a single logit."""
+    """The largest |change| of a single logit."""
     loss_change: float
-    """Change of the cross-entropy, nats a token."""
+    """Change of the cross-entropy, nats per token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,25 +58,25 @@ class Exit:
 
     loop: int
     loss: float
-    """Cross-entropy, nats a token."""
+    """Cross-entropy, nats per token."""
     visibility: Visibility
-    """visible: still shows scale after `DRIFT`-fold growth; hidden: growth does not show from here on; saturating:
-    shows it now and will not after growing."""
+    """visible: shows scale now and after growth by `DRIFT`; hidden: does not show growth; saturating: shows growth now,
+    but no longer after growth by `DRIFT`."""
     visibility_factor: float | None
-    """ν = Σ|<∇L, H>| / Σ|E_p[z] − z_y| over tokens, Lemma 1 as measured: 1 for a raw readout, ε/(s² + ε) for a
-    normalized one; None without a signal to compare with."""
+    """ν = Σ|<∇L, H>| / Σ|E_p[z] − z_y| over tokens, the measured side of Lemma 1: 1 for a raw readout, ε/(s² + ε) for a
+    normalized one; None where the denominator is 0 or no gradient exists."""
     drift_response: float
     """`response` to alpha = `DRIFT`."""
     lasting_response: float
-    """Response to a doubling of the scale after `DRIFT`-fold growth; 1 for a raw readout."""
+    """`response` to a doubling of the scale after growth by `DRIFT`; 1 for a raw readout."""
     sweep: tuple[SweepPoint, ...]
-    """At `ALPHAS`."""
+    """One point for each of `ALPHAS`."""
 
 
 def exit_sweep(trace: Trace, targets: Tensor, loop: int) -> Exit:
     """Sweep the scale of H_loop, in front of exit `loop` of a run of trace.loops, against targets (B, T) int64.
 
-    One forward and backward pass through the readout and six forward passes.
+    Costs one forward and backward pass through the readout and six forward passes.
 
     Raises:
         InputError: targets outside the vocabulary, or a readout that returns no logits (B, T, V).
@@ -120,7 +124,7 @@ def _response(change: Tensor, z: Tensor) -> float:
     if moved == 0:
         return 0.0
     ratio = moved / size if size > 0 else float("inf")
-    return ratio if ratio == ratio else float("inf")  # logits that overflow have noticed
+    return ratio if ratio == ratio else float("inf")  # logits that overflow do show the growth
 
 
 def _losses(logits: Tensor, targets: Tensor) -> Tensor:
@@ -135,7 +139,7 @@ def _mean(losses: Tensor, targets: Tensor) -> float:
 
 
 def _radial_identity(trace: Trace, targets: Tensor, loop: int) -> tuple[Tensor, float, float | None]:
-    """The logits of an exit, its mean loss, and its visibility factor by one backward pass to the state."""
+    """The logits of an exit, its mean loss, and its visibility factor from one backward pass to the state."""
     state = trace.states[loop].detach().requires_grad_()
     with torch.enable_grad():
         shown = trace.model.readout(state, trace.context, loop, trace.loops)

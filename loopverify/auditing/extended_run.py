@@ -1,4 +1,4 @@
-"""One run that serves all: the audited loops, and as many more as growth and overshoot ask for."""
+"""One run for all parts of an audit: the audited loops, and as many more as growth and overshoot need."""
 
 from __future__ import annotations
 
@@ -8,41 +8,45 @@ from torch import Tensor
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace, unroll
 
-__all__ = ["long_run"]
+__all__ = ["unroll_extended"]
 
 
-def long_run(model: Looped, tokens: Tensor, loops: int, wanted: int) -> tuple[Trace, tuple[str, ...]]:
-    """Unroll `model` for `wanted` loops, or as many as it can take but at least `loops`; and say why it took fewer.
+def unroll_extended(model: Looped, tokens: Tensor, loops: int, wanted: int) -> tuple[Trace, tuple[str, ...]]:
+    """Unroll `model` for `wanted` loops, or for as many as it can run, but at least `loops`.
+
+    Returns:
+        The trace, and notes that say why it is shorter than wanted.
 
     Raises:
-        InputError: a state of the first `loops` loops is not finite; besides, whatever these loops raise.
+        InputError: a state is float16, or one of H_0..H_loops is not finite. Errors of the model itself within `loops`
+            loops are passed on.
     """
     notes: tuple[str, ...] = ()
     try:
         trace = unroll(model, tokens, wanted)
-    except Exception as error:  # a model may know no more loops than it was built for
-        trace = unroll(model, tokens, loops)  # raises again what is wrong within them
+    except Exception as error:  # a model may be built for a fixed number of loops
+        trace = unroll(model, tokens, loops)  # an error within them is the model's own, and raised
         notes = (f"runs of {loops} loops only, not {wanted}: {type(error).__name__}: {error}",)
     if trace.states[0].dtype == torch.float16:
         raise InputError(
-            "states are float16, which overflows when they are grown a thousandfold; audit the model in bfloat16 or "
-            "float32, or under autocast"
+            "states are float16, which overflows when an audit multiplies them by a thousand; expected bfloat16 or "
+            "float32. Convert the model, or audit it under autocast"
         )
-    finite = _first_overflow(trace)
-    if finite is None:
+    overflow = _first_overflow(trace)
+    if overflow is None:
         return trace, notes
-    if finite <= loops:
+    if overflow <= loops:
         raise InputError(
-            f"H_{finite} is not finite ({_count(trace.states[finite])}); expected finite states. "
+            f"H_{overflow} is not finite ({_count(trace.states[overflow])}); expected finite states. "
             + (
-                "Look at the embedding"
-                if finite == 0
-                else f"Look at loop {finite} of the step, given a finite H_{finite - 1}"
+                "Inspect the embedding"
+                if overflow == 0
+                else f"Inspect loop {overflow} of the step, which got a finite H_{overflow - 1}"
             )
         )
-    return trace.first(finite - 1), (
+    return trace.first(overflow - 1), (
         *notes,
-        f"H_{finite} is not finite: what follows is left out of growth and overshoot",
+        f"H_{overflow} is not finite: growth and overshoot are measured up to loop {overflow - 1}",
     )
 
 

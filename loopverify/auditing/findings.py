@@ -23,7 +23,7 @@ Verdict = Literal["blind_spot", "controlled", "damped", "removed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What was audited, and by what."""
+    """What was audited, and with which versions."""
 
     model: str
     objective: str
@@ -33,16 +33,16 @@ class Facts:
     """r0."""
     batch: int
     tokens: int
-    """T, of each sequence."""
+    """T, the length of each sequence."""
     channels: int
     """D."""
     dtype: str
-    """Of the states."""
+    """dtype of the states."""
     working_dtype: str
-    """The coarsest among states, parameters and autocast, which sets the rounding floor."""
+    """The coarsest dtype among states, parameters and autocast, which sets the rounding floor."""
     device: str
     seed: int
-    """Of random numbers that the model draws in evaluation mode."""
+    """Seed of the random numbers that the model draws in evaluation mode."""
     versions: Mapping[str, str]
 
 
@@ -52,42 +52,42 @@ class StateVariable:
 
     name: str
     visibility: Visibility
-    """To the objective as a whole."""
+    """Visibility to the objective as a whole."""
     seen_by: tuple[str, ...]
     """The terms of the objective that see it."""
     carry: CarryKind
     factor: float
-    """c, the carry of loops in a row as one factor a loop; see `loopverify.auditing.carry.LastingCarry`."""
+    """c, the carry of consecutive loops as one factor per loop; see `loopverify.auditing.carry.LastingCarry`."""
 
     @property
     def blind(self) -> bool:
-        """Carried on, and no term would notice if it grew."""
+        """Whether the loop carries it and no term would notice if it grew."""
         return self.visibility == "hidden" and self.carry in ("carried", "amplified")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopRecord:
-    """One loop: the state H_k that it made, how it made it, and what the loss tells H_k."""
+    """One loop: the state H_k that it produced, how, and which gradients of the loss reach H_k."""
 
     loop: int
     norms: TokenNorms
-    """||H_k||_2."""
+    """||H_k||_2, tokenwise."""
     rms: TokenNorms
-    """rms(H_k) = ||H_k||_2 / √D."""
+    """rms(H_k) = ||H_k||_2 / √D, tokenwise."""
     direct: RadialGradient
-    """From the terms that read H_k."""
+    """Gradient from the terms that read H_k."""
     indirect: RadialGradient
-    """From what later loops make of H_k."""
+    """Gradient through the later loops."""
     update: Update
     """The ledger entry of the step from H_{k-1}."""
     carry: LoopCarry | None
-    """Of the scale, by this loop alone, in the step from H_{k-1}; None where H_{k-1} is zero."""
+    """Carry of the scale by this loop alone, at H_{k-1}; None where it cannot be measured, as at a zero H_{k-1}."""
     sublayers: Mapping[str, float] | None
     """Growth of the scale (mean over tokens, rms) by sublayer; None where the model declares no branches."""
 
     @property
     def a_rad(self) -> float:
-        """<u, b>/d, rms units; see `Update`."""
+        """⟨u, b⟩/d, rms units; see `Update`."""
         return self.update.a_rad
 
     @property
@@ -109,27 +109,27 @@ class Findings:
     exits: tuple[Exit, ...]
     """Exits 1..K, supervised or not."""
     signals: tuple[Signal, ...]
-    """What each term of the objective sees at each loop that it reads."""
+    """What each term of the objective sees at each loop whose state it reads."""
     growth: GrowthLaw | None
-    """Of the mean rms over at least four times the trained loops; None, with a note, where it could not be fitted."""
+    """Growth law of the mean rms over at least four times the trained loops; None, with a note, if there is no fit."""
     depth: DepthUse
-    """Of the exits 1..K."""
+    """Depth use of the exits 1..K."""
     overshoot: tuple[OvershootPoint, ...]
-    """CE(K) up to twice the trained loops."""
+    """CE(K) of runs up to twice the trained loops."""
     notes: tuple[str, ...]
-    """What could not be measured, and why; and what a finding leaves open."""
+    """What could not be measured and why, and which findings are uncertain."""
 
     @property
     def blind(self) -> list[str]:
-        """Names of the state variables that are hidden and carried on."""
+        """Names of the state variables that are hidden and carried."""
         return [variable.name for variable in (self.scale, self.mean) if variable.blind]
 
     @property
     def verdict(self) -> Verdict:
-        """The state of affairs in one word.
+        """The result in one word.
 
-        blind_spot: a variable is carried on and hidden from every term. removed, damped: scale does not survive the
-        loop. controlled: scale is carried on, and a term sees it.
+        blind_spot: a variable is carried (or amplified) and hidden from every term. removed, damped: the loop does not
+        keep scale. controlled: scale is carried, and a term sees it.
         """
         if self.blind:
             return "blind_spot"

@@ -1,4 +1,8 @@
-"""What a loss tells a state: directly, by the terms that read it, and indirectly, through later loops.
+"""The gradient of a loss at each state: direct, from the terms that read it, and indirect, through later loops.
+
+The two have to be separated because the lemmas speak of the direct one. A normalized exit sends no radial gradient to
+its own state, but the loops after it do: their angular step is b_perp/s, so later losses depend on s, the less the
+larger s is. In the total gradient this fading indirect part would be mistaken for visibility.
 
 Shapes: B batch, T tokens, D channels, K loops.
 """
@@ -34,7 +38,7 @@ class RadialGradient:
     """How much of a gradient at a state lies along the state itself."""
 
     signal: float
-    """dL/d log s, summed over tokens, in units of the loss (nats): positive where the loss pushes scale down."""
+    """dL/d log s, summed over tokens, in units of the loss (nats); positive where descent reduces the scale."""
     fraction: float | None
     """Mean over tokens of |<g, H>| / (||g||_2 ||H||_2); None where no gradient arrives."""
     floor: float
@@ -42,7 +46,7 @@ class RadialGradient:
 
     @property
     def reading(self) -> str:
-        """The fraction in words: 'no gradient', 'at the floor' or 'above it by ×N'."""
+        """The fraction compared with the floor: 'no gradient', 'at the floor' or 'above it by ×N'."""
         if self.fraction is None:
             return "no gradient"
         if self.fraction <= self.floor:
@@ -53,11 +57,14 @@ class RadialGradient:
 def direct_gradients(trace: Trace, targets: Tensor, objective: ObjectiveLike) -> dict[str, tuple[Tensor, ...]]:
     """Gradient of each term at H_1..H_K with the recurrence cut: only what reads H_k itself counts.
 
+    The objective gets a trace whose states are detached leaves. It cannot tell the difference, and no gradient can pass
+    from one state to an earlier one.
+
     Returns:
-        By term, K tensors (B, T, D); zeros where the term does not read the state.
+        For each term K tensors (B, T, D); zeros where the term does not read the state.
 
     Raises:
-        InputError: the objective returns something else than `Terms` of scalars.
+        InputError: the objective returns something other than `Terms` of scalars.
     """
     start, *states = (state.detach() for state in trace.states)
     leaves = [state.requires_grad_() for state in states]
@@ -68,26 +75,31 @@ def direct_gradients(trace: Trace, targets: Tensor, objective: ObjectiveLike) ->
 
 
 def indirect_gradients(trace: Trace, direct: Mapping[str, tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Gradient at H_1..H_K that later loops send back: the pull-back of everything that H_{k+1} is told.
+    """Gradient at H_1..H_K that arrives through later loops; with the direct gradient it adds up to the total.
 
-    Runs every loop but the first once more, one at a time, so that it needs the memory of one. Adding the direct
-    gradients gives the total gradient of the loss.
+    With d_k the direct gradient and J_k the Jacobian of loop k, the indirect gradient i_k at H_k follows backward from
+    i_K = 0:
+
+        i_k = J_{k+1}' (d_{k+1} + i_{k+1}).
+
+    Each loop but the first is run once more, one at a time from its stored state: the memory of one loop suffices, and
+    the trace need not have recorded gradients.
 
     Args:
-        direct: what `direct_gradients` returned for the same trace.
+        direct: the result of `direct_gradients` for the same trace.
 
     Returns:
         K tensors (B, T, D); zeros at H_K, and where a step cuts the gradient.
     """
-    totals = [torch.stack(terms).sum(0) for terms in zip(*direct.values(), strict=True)]
-    pulled = [torch.zeros_like(totals[-1])]
+    direct_totals = [torch.stack(terms).sum(0) for terms in zip(*direct.values(), strict=True)]
+    indirect = [torch.zeros_like(direct_totals[-1])]
     for loop in range(trace.loops, 1, -1):
-        pulled.append(_pull_back(trace, loop, totals[loop - 1] + pulled[-1]))
-    return tuple(reversed(pulled))
+        indirect.append(_pull_back(trace, loop, direct_totals[loop - 1] + indirect[-1]))
+    return tuple(reversed(indirect))
 
 
 def radial_gradient(gradient: Tensor, state: Tensor, dtype: torch.dtype) -> RadialGradient:
-    """The radial part of a gradient at a state, both (B, T, D); `dtype` is the one they were computed in."""
+    """The radial part of a gradient at a state, both (B, T, D), computed in `dtype`."""
     fractions = visibility.radial_fraction(gradient, state)
     return RadialGradient(
         signal=float(visibility.radial_signal(gradient, state).sum()),
@@ -112,7 +124,7 @@ def _gradients(term: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _pull_back(trace: Trace, loop: int, gradient: Tensor) -> Tensor:
-    """The gradient at H_{loop-1} that `gradient` at H_loop stands for."""
+    """The gradient at H_{loop-1} that follows from `gradient` at H_loop by the chain rule."""
     state = trace.states[loop - 1].detach().requires_grad_()
     with torch.enable_grad():
         following = trace.model.step(state, trace.context, loop)

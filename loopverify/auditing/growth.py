@@ -22,12 +22,12 @@ Law = Literal["constant", "linear", "sqrt", "exponential"]
 _Array = npt.NDArray[np.float64]
 
 RESOLUTION = 0.01
-"""Scales that stay within 1 % (rms) of one value are constant, whatever pattern the rest may show."""
+"""Scales that stay within 1 % (rms) of one value are constant, whatever pattern the residual shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GrowthLaw:
-    """The law that describes scales s_1..s_N best. Errors are rms over loops of (fit − s)/s."""
+    """The law that fits the scales s_1..s_N best. Errors are the rms over loops of (fit − s)/s."""
 
     law: Law
     error: float
@@ -36,7 +36,7 @@ class GrowthLaw:
     runner_up: Law
     runner_up_error: float
     errors: Mapping[Law, float]
-    """Of all four laws."""
+    """The errors of all four laws."""
     loops: int
     """N."""
 
@@ -49,13 +49,14 @@ def mean_scales(trace: Trace) -> tuple[float, ...]:
 
 
 def fit_growth(scales: Sequence[float]) -> GrowthLaw:
-    """Fit four laws to the scales s_1..s_N after loops 1..N (without s_0: the embedding is no result of the loop).
+    """Fit four laws to the scales s_1..s_N after loops 1..N (without s_0, which the loop did not produce).
 
-    Least squares of the relative error, so that a fast growth is not judged by its last loop alone. The smallest error
-    wins; 'constant', with one coefficient less than the others, wins within `RESOLUTION`.
+    The relative error is minimized: least squares of the absolute error would fit an exponential to its last loops
+    only. The law with the smallest error wins; 'constant', which has one coefficient less than the others, wins
+    whenever its error is within `RESOLUTION`.
 
     Raises:
-        InputError: fewer than four scales, or one that is not finite and positive.
+        InputError: there are fewer than four scales, or one is not finite and positive.
     """
     s = np.asarray(scales, dtype=np.float64)
     if len(s) < 4 or not (np.isfinite(s).all() and (s > 0).all()):
@@ -79,14 +80,14 @@ _Fit = tuple[tuple[float, ...], float]
 
 
 def _fit_basis(basis: Callable[[_Array], _Array], k: _Array, s: _Array) -> _Fit:
-    """s = basis(k) · θ, by least squares of the relative error."""
+    """Fit s = basis(k) · θ by least squares of the relative error."""
     relative = basis(k) / s[:, None]
     theta, *_ = np.linalg.lstsq(relative, np.ones_like(s), rcond=None)
     return tuple(map(float, theta)), _rms(relative @ theta - 1)
 
 
 def _fit_exponential(k: _Array, s: _Array) -> _Fit:
-    """s = a·exp(b·k): Gauss–Newton on (log a, b) from the straight line through log s, keeping the best step."""
+    """Fit s = a·exp(b·k): Gauss–Newton in (log a, b), from the straight line through log s, while the error falls."""
     b, log_a = np.polyfit(k, np.log(s), 1)
     best = (float(log_a), float(b))
     error = _rms(np.exp(log_a + b * k) / s - 1)
@@ -94,10 +95,10 @@ def _fit_exponential(k: _Array, s: _Array) -> _Fit:
         ratio = np.exp(log_a + b * k) / s
         (d_log_a, d_b), *_ = np.linalg.lstsq(np.stack([ratio, k * ratio], -1), 1 - ratio, rcond=None)
         log_a, b = log_a + d_log_a, b + d_b
-        moved = _rms(np.exp(np.minimum(log_a + b * k, 700.0)) / s - 1)
-        if not moved < error:
+        next_error = _rms(np.exp(np.minimum(log_a + b * k, 700.0)) / s - 1)
+        if not next_error < error:
             break
-        best, error = (float(log_a), float(b)), moved
+        best, error = (float(log_a), float(b)), next_error
     return (math.exp(best[0]), best[1]), error
 
 

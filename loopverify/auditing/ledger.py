@@ -1,4 +1,9 @@
-"""Where the growth of a state comes from: loop by loop, and inside a loop sublayer by sublayer (Lemma 2, rms units)."""
+"""Where the growth of a state comes from: loop by loop, and inside a loop sublayer by sublayer (Lemma 2, rms units).
+
+Growth adds up: s_K − s_0 = Σ_k (a_k + ρ_k), where a_k is the radial part of update k and ρ_k >= 0 the growth that its
+turning part causes (`loopverify.theory.ledger`). The same identity, applied to the residual outputs inside a loop one
+after another, attributes the growth of the loop to its sublayers.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +27,9 @@ class Update:
     """How loop k moved the state: H_k = H_{k-1} + b with b = a·u_{k-1} + b_perp. Means over tokens, rms units."""
 
     a_rad: float
-    """<u_{k-1}, b>/d (not times d), the radial part of the update: the growth of the scale to first order."""
+    """⟨u_{k-1}, b⟩/d, the radial part of the update: the growth of the scale to first order."""
     b_perp: float
-    """rms of the turning part."""
+    """rms of the turning part of the update."""
     b_rms: float
     """rms of the whole update."""
     angular_step: float
@@ -32,13 +37,13 @@ class Update:
     growth: float
     """s_k − s_{k-1} = a + ρ."""
     remainder: float
-    """ρ >= 0, the growth that turning costs."""
+    """ρ >= 0, the growth that the turning part causes."""
     remainder_bound: float
-    """The most that ρ can be: rms(b_perp)²/(2(s + a)) in the regime of Lemma 2."""
+    """Upper bound of ρ: rms(b_perp)²/(2(s + a)) in the regime of Lemma 2."""
 
 
 def updates(trace: Trace | Sequence[Tensor]) -> tuple[Update, ...]:
-    """The ledger of a trace, or of states H_0..H_K, one entry a loop; nothing is run again."""
+    """The ledger of a trace, or of states H_0..H_K, one entry per loop; no loop is run again."""
     states = trace.states if isinstance(trace, Trace) else trace
     with torch.no_grad():
         ledger = ledger_of_states(states)
@@ -62,14 +67,15 @@ def updates(trace: Trace | Sequence[Tensor]) -> tuple[Update, ...]:
 def attribute(trace: Trace, loop: int) -> Mapping[str, float]:
     """Growth of the scale during loop `loop` by sublayer, mean over tokens, rms units; the values sum to its growth.
 
-    Runs the loop once more.
+    The branches of the loop are computed once more.
 
     Raises:
-        InputError: the model declares no branches, or their sum is not what the step adds to the state.
+        InputError: the model declares no branches, or their sum differs from what the step adds to the state.
     """
     if trace.model.branches is None:
         raise InputError(
-            f"{trace.model.name} declares no branches; pass Looped(branches=...) to learn which sublayer grows it"
+            f"{trace.model.name} declares no branches; expected Looped(branches=...), without which growth "
+            "cannot be attributed to sublayers"
         )
     with torch.no_grad():
         before, after = trace.states[loop - 1], trace.states[loop]
@@ -80,7 +86,10 @@ def attribute(trace: Trace, loop: int) -> Mapping[str, float]:
 
 
 def _check_sum(before: Tensor, outputs: list[Tensor], after: Tensor, loop: int) -> None:
-    """The residual identity H_k = H_{k-1} + Σ outputs, to the rounding of that many additions."""
+    """Raise unless H_k = H_{k-1} + Σ outputs, to the rounding of that many additions.
+
+    Rounding is relative to the largest partial sum: the outputs of a loop may cancel.
+    """
     start, *wide, end = (polar.at_least_float32(x) for x in (before, *outputs, after))
     total, largest = start, float(start.norm())
     for output in wide:

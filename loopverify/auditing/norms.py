@@ -32,12 +32,12 @@ class TokenNorms:
 
 
 def token_norms(state: Tensor, unit: Unit = "l2") -> TokenNorms:
-    """Norms of the tokens of a state (..., D), taken over the last dimension.
+    """Norms of the tokens of a state (..., D), over the last dimension.
 
     Quantiles interpolate linearly between order statistics. Half precisions are measured in float32.
 
     Raises:
-        InputError: an empty state, one that is not floating, or an unknown unit.
+        InputError: the state is empty or not floating, or the unit is unknown.
     """
     if unit not in ("l2", "rms"):
         raise unknown("unit", unit, ("l2", "rms"))
@@ -47,7 +47,7 @@ def token_norms(state: Tensor, unit: Unit = "l2") -> TokenNorms:
         norms = at_least_float32(state).norm(dim=-1).flatten()
         if unit == "rms":
             norms = norms / math.sqrt(state.shape[-1])
-        ordered = norms.sort().values  # torch.quantile refuses more than 2^24 tokens
+        ordered = norms.sort().values  # torch.quantile takes at most 2^24 values
         summary = torch.stack(
             [norms.mean(), _quantile(ordered, 0.5), _quantile(ordered, 0.99), ordered[-1], norms.std(correction=0)]
         )

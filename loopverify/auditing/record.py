@@ -18,14 +18,14 @@ class Audit(Findings):
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What would fix it, in the paper's terms."""
+        """What would fix what was found, in the paper's terms."""
         return advise(self)
 
     def to_dict(self) -> dict[str, object]:
-        """Everything as dicts, lists, strings, finite numbers, booleans and None; other numbers as 'inf' or 'nan'."""
+        """All fields as JSON values (see `loopverify.plain`); infinities and NaN are strings."""
         conclusions = {"verdict": self.verdict, "blind": self.blind, "advice": self.advice}
         return plain_dict({**conclusions, **{field.name: getattr(self, field.name) for field in fields(self)}})
 
     def __str__(self) -> str:
-        """One screen of 100 columns."""
+        """The audit as text on one screen of 100 columns."""
         return render(self, self.advice)

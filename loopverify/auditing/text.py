@@ -14,7 +14,7 @@ __all__ = ["WIDTH", "render"]
 
 WIDTH = 100
 _MOST = 8
-"""Loops shown; of more, the first and the last."""
+"""The most loops shown; of a longer run, the first and the last."""
 
 _Row = TypeVar("_Row")
 
@@ -71,7 +71,7 @@ def _loop(record: LoopRecord) -> str:
 
 
 def _number(value: float, digits: int) -> str:
-    """In eight columns, with up to `digits` digits."""
+    """`value` in eight columns, with up to `digits` digits."""
     texts = (f"{value:8.{n}g}" for n in range(digits, 0, -1))
     return next(text for text in texts if len(text) <= 8 or text.endswith(("inf", "nan")))
 
@@ -103,19 +103,19 @@ def _curves(audit: Findings) -> Iterator[str]:
     shares = ", ".join(f"{name} {share:+.3g}" for name, share in _by_sublayer(audit))
     if shares:
         yield _cut(f"by part    (rms) {shares}")
-    yield f"depth use  CE(1) − CE({audit.facts.loops}) = {audit.depth.gain:+.4f} nats a token"
+    yield f"depth use  CE(1) − CE({audit.facts.loops}) = {audit.depth.gain:+.4f} nats per token"
     yield _cut("overshoot  CE at K/r0 " + "  ".join(f"{point.ratio:.3g}: {point.loss:.3f}" for point in _spread(audit)))
 
 
 def _spread(audit: Findings) -> list[OvershootPoint]:
-    """The overshoot curve at its ends and near K/r0 = 0.5, 1, 1.5 and 2."""
+    """The points of the overshoot curve at its ends and near K/r0 = 0.5, 1, 1.5 and 2."""
     points = audit.overshoot
     near = [min(points, key=lambda point: abs(point.ratio - ratio)) for ratio in (0, 0.5, 1, 1.5, 2)]
     return list(dict.fromkeys([*near, points[-1]]))
 
 
 def _by_sublayer(audit: Findings) -> list[tuple[str, float]]:
-    """Growth over all loops by sublayer, the largest three."""
+    """Growth over all loops by sublayer: the three largest."""
     total: dict[str, float] = {}
     for record in audit.per_loop:
         for name, share in (record.sublayers or {}).items():
@@ -124,7 +124,7 @@ def _by_sublayer(audit: Findings) -> list[tuple[str, float]]:
 
 
 def _rows(records: Sequence[_Row]) -> list[_Row | None]:
-    """All of them, or the first and the last with a gap (None) between."""
+    """All records, or the first and the last with a gap (None) between."""
     if len(records) <= _MOST:
         return list(records)
     return [*records[: _MOST // 2], None, *records[-(_MOST // 2) + 1 :]]

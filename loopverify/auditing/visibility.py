@@ -1,12 +1,23 @@
-"""What an objective sees of the state: which of its terms would notice if scale, or the mean channel, grew.
+"""What an objective sees of the state: which of its terms would notice if the scale, or the mean channel, grew.
 
-A term hides scale if its gradient is that of a function that ignores it: α·∇L(αH) = ∇L(H), without a radial part. This
-is asked of the whole objective with the recurrence cut, so that a penalty counts, a detached one does not, and it does
-not matter by which way a term reads the state. A normalizer's epsilon drops out, because α is large.
+The test. A function that ignores scale, L(αH) = L(H), has the gradient ∇L(αH) = ∇L(H)/α, without a radial part. So the
+states are multiplied by a large α, the direct gradients are taken again, and α·∇L(αH) is compared with the turning part
+of ∇L(H). The relative difference is 0 for a term that ignores scale and about 1 or more for one that reads it raw. α is
+large because a normalizer's epsilon then drops out: at α = 1, Lemma 1 leaves a signal of ν = ε/(s² + ε).
 
-The states grow in two ways: every token by another factor than its neighbors, and all tokens by one factor, which a
-readout that is normalized over a whole sequence hides while it shows the tokens' relative scales. A loop carries both,
-so that a term must notice both. Loops grow by different factors either way: comparing them is seeing scale.
+Gradients rather than logits are compared, and those of the whole objective with the recurrence cut: so a penalty
+counts, a detached penalty does not, and it does not matter how a term reads the state (by an exit, a gate, or a
+comparison of loops).
+
+Two growths are tried, since a term may see one and not the other, and the loop carries both.
+
+- Token by token: neighboring tokens grow by different factors.
+- Common: all tokens grow by one factor. A readout with one norm over the whole sequence hides this growth, while it
+  shows the scales of tokens relative to one another. Tried with the first growth alone, it would pass for visible, and
+  nothing would stop all tokens from growing together.
+
+A term sees scale only if it notices both. In both growths, successive loops grow by different factors: a term that
+compares the scales of loops does see scale, and a factor common to all loops would hide that.
 """
 
 from __future__ import annotations
@@ -35,21 +46,22 @@ class Signal:
     term: str
     loop: int
     scale_defect: float
-    """||α s ∇L(αH) − s ∇L(H)_turning|| / ||s ∇L(H)_turning|| over all tokens, α in the hundreds: 0 for a term that
-    ignores scale, 1 or more for a raw exit, infinite for a penalty."""
+    """||α s ∇L(αH) − s ∇L(H)_turning|| / ||s ∇L(H)_turning|| over all tokens, for growth token by token with α in the
+    hundreds: 0 for a term that ignores scale, 1 or more for a raw exit, infinite for a penalty."""
     common_defect: float
-    """The same for growth by one α for all tokens, without the radial part that is common to all tokens: 0 for a term
-    that ignores their common scale."""
+    """The same for growth of all tokens by one α, with the turning part replaced by the gradient without the radial
+    part that all tokens share: 0 for a term that ignores the common scale."""
     scale: Visibility
-    """Hidden if either growth is: tokens apart, or all together."""
+    """Hidden if either growth is hidden, token by token or common."""
     mean_fraction: float
-    """Mean over tokens of |<g, 1>| / (||g||_2 ||1||_2): how much of the gradient lies along the mean channel. The mean
-    that all tokens share is not asked for by itself; a LayerNorm over a whole sequence hides only that one."""
+    """Mean over tokens of |<g, 1>| / (||g||_2 ||1||_2): how much of the gradient lies along the mean channel. It is
+    taken of each token; the mean shared by all tokens, which a LayerNorm over a whole sequence hides, is not tested
+    separately."""
     mean: Visibility
 
     @property
     def relative_only(self) -> bool:
-        """Whether the term sees the scales of tokens relative to one another and not their common scale."""
+        """Whether the term sees the scales of tokens relative to one another, but not their common scale."""
         return self.scale_defect >= HALF > self.common_defect
 
 
@@ -66,27 +78,28 @@ def signals(
     Args:
         now: the direct gradients of `objective` on `trace`.
         exits: the exits 1..K of `trace`.
-        dtype: of the computation, which sets the rounding floor for the mean.
+        dtype: the dtype of the computation, which sets the rounding floor for the mean.
     """
-    apart, together, far = (
-        _Grown(trace, targets, objective, way)
-        for way in (partial(_apart, DRIFT), partial(_together, DRIFT), partial(_apart, DRIFT**2))
+    by_token, in_common, further = (
+        _Grown(trace, targets, objective, growth)
+        for growth in (partial(_token_growth, DRIFT), partial(_common_growth, DRIFT), partial(_token_growth, DRIFT**2))
     )
     found = []
     for term, gradients in now.items():
         for view, state, g in zip(exits, trace.states[1:], gradients, strict=True):
-            later, common = apart.gradient(term, view.loop), together.gradient(term, view.loop)
-            if not (g.any() or later.any()):
+            grown, common = by_token.gradient(term, view.loop), in_common.gradient(term, view.loop)
+            if not (g.any() or grown.any()):
                 continue
-            defect, common_defect = _defect(state, g, later, _turning), _defect(state, g, common, _without_common)
-            mean = float(theory.mean_fraction(g if g.any() else later).nanmean())
+            defect, common_defect = _defect(state, g, grown, _turning), _defect(state, g, common, _without_common)
+            hidden = min(defect, common_defect) < HALF
+            mean = float(theory.mean_fraction(g if g.any() else grown).nanmean())
             found.append(
                 Signal(
                     term=term,
                     loop=view.loop,
                     scale_defect=defect,
                     common_defect=common_defect,
-                    scale="hidden" if min(defect, common_defect) < HALF else _seen(state, [g, later], view, far, term),
+                    scale="hidden" if hidden else _at_larger_scales(state, [g, grown], view, further, term),
                     mean_fraction=mean,
                     mean=_mean_visibility(mean, dtype, state.shape[-1]),
                 )
@@ -99,7 +112,9 @@ _Growth = Callable[[Tensor, int], Tensor]
 
 
 class _Grown:
-    """Direct gradients at states that have grown, times the growth: per unit of the states as they are."""
+    """The direct gradients at grown states αH, multiplied by α: derivatives with respect to H.
+
+    They are computed when first needed: few terms need the growth by `DRIFT`²."""
 
     def __init__(self, trace: Trace, targets: Tensor, objective: ObjectiveLike, growth: _Growth) -> None:
         self._trace, self._targets, self._objective = trace, targets, objective
@@ -114,7 +129,7 @@ class _Grown:
 
 
 def overall(parts: Sequence[Visibility]) -> Visibility:
-    """What several views show together: the best of them."""
+    """The visibility to an objective, given that to each of its terms: the best of them."""
     return min(parts, key=("visible", "saturating", "hidden").index)
 
 
@@ -124,25 +139,32 @@ def seen_by(terms: Sequence[Signal], variable: str) -> tuple[str, ...]:
 
 
 def grow(trace: Trace, factors: Sequence[Tensor]) -> Trace:
-    """`trace` with its states multiplied by factors (B, T, 1), as if they had grown; nothing is run again."""
+    """`trace` with its states multiplied by factors (B, T, 1), as if they had grown; no loop is run."""
     states = tuple(state.detach() * factor for state, factor in zip(trace.states, factors, strict=True))
     return Trace(trace.model, trace.tokens, states, trace.context, trace.grad)
 
 
-def _apart(drift: float, state: Tensor, loop: int) -> Tensor:
-    """Factors (B, T, 1), `drift` or a quarter of it by turns of tokens and of loops."""
+def _token_growth(drift: float, state: Tensor, loop: int) -> Tensor:
+    """Factors (B, T, 1): `drift` and a quarter of it, alternating over tokens and over loops."""
     B, T, _ = state.shape
     place = torch.arange(B, device=state.device)[:, None] + torch.arange(T, device=state.device) + loop
     return torch.where(place % 2 == 0, drift, drift / 4).to(state.dtype)[..., None]
 
 
-def _together(drift: float, state: Tensor, loop: int) -> Tensor:
-    """Factors (B, T, 1), the same for all tokens: `drift` or a quarter of it by turns of loops."""
+def _common_growth(drift: float, state: Tensor, loop: int) -> Tensor:
+    """Factors (B, T, 1), the same for all tokens: `drift` and a quarter of it, alternating over loops."""
     return torch.full_like(state[..., :1], drift if loop % 2 == 0 else drift / 4)
 
 
 def _defect(state: Tensor, now: Tensor, grown: Tensor, blind: Callable[[Tensor, Tensor], Tensor]) -> float:
-    """How far the gradient per unit of log scale, s·g, is from that of a function that ignores scale."""
+    """How far the gradient at grown states is from that of a function that ignores scale, relative to the latter.
+
+    Both are multiplied by s, token by token: s·g is the derivative per relative change of the state. Otherwise the
+    smallest tokens, whose gradients are the largest, would decide alone.
+
+    Args:
+        blind: (direction, gradient) -> the gradient without the part that a function that ignores scale cannot have.
+    """
     H = polar.split(state)
     before, after = (H.scale[..., None] * polar.at_least_float32(g) for g in (now, grown))
     expected = blind(H.direction, before)
@@ -162,22 +184,25 @@ def _without_common(direction: Tensor, gradient: Tensor) -> Tensor:
     return gradient - direction * ((gradient * direction).sum() / direction.square().sum())
 
 
-def _seen(state: Tensor, gradients: list[Tensor], view: Exit, far: _Grown, term: str) -> Visibility:
-    """How a term that notices growth will go on: a penalty sees scale at any size, an exit as its readout does.
+def _at_larger_scales(state: Tensor, gradients: list[Tensor], view: Exit, further: _Grown, term: str) -> Visibility:
+    """Whether a term that notices growth now will still notice it at larger scales.
 
-    The signal of a raw exit may fade, too, when the softmax is sure; it is visible all the same.
+    A penalty sees scale at any size: its radial signal does not fade. An exit sees it as its readout does, so where the
+    signal fades, the exit's own visibility decides. The order matters: the signal of a raw exit may fade as well, when
+    its softmax is certain of the target, and it is visible all the same.
     """
     if view.visibility == "visible":
         return "visible"
     before = max(_radial(g, state) for g in gradients)
-    after = _radial(far.gradient(term, view.loop), state)
+    after = _radial(further.gradient(term, view.loop), state)
     return view.visibility if after < HALF * before else "visible"
 
 
 def _mean_visibility(fraction: float, dtype: torch.dtype, d: int) -> Visibility:
-    """Hidden when nearer (in logarithms) to the floor of rounding than to 1/√d, the share of any other direction.
+    """Hidden if nearer, in logarithms, to the rounding floor than to 1/√d, the fraction along a direction at random.
 
-    At the floor itself it is only for a small mean: a LayerNorm rounds more, the further the mean is from 0.
+    The floor itself would be too strict a limit: a LayerNorm rounds the more, the further the mean is from 0, so that
+    the fraction that it leaves reaches the floor for a small mean only.
     """
     return "hidden" if fraction <= math.sqrt(theory.floor(dtype, d) / math.sqrt(d)) else "visible"
 

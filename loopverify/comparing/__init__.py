@@ -1,5 +1,5 @@
 """Two models compared loop by loop (`loopverify.compare`), and one model compared with its stored trace (the pytest
 fixture `looped_regression`).
 
-Nothing here is imported with the package: `files` is all that pytest's start needs, and it works without torch.
+Importing the package imports none of its modules: pytest needs only `files` when it starts, which works without torch.
 """

@@ -1,4 +1,8 @@
-"""A guard for refactors and ports: the first loop and quantity at which two models part, and by how much.
+"""A guard for refactors and ports: the first loop and quantity in which two models differ, and by how much.
+
+Two comparisons are made, because a difference at loop k has two possible causes. *run*: each model on its own states,
+as in use, where errors accumulate. *steps*: b's step and readout on a's states, so that only the error of a single step
+remains. A step that differs beyond rounding is at fault; if every step agrees, a difference of the runs is drift.
 
 Shapes: B batch, T tokens, D channels, V vocabulary, K loops.
 """
@@ -16,8 +20,8 @@ from torch import Tensor
 
 from loopverify._version import __version__
 from loopverify.arguments import check_logits, check_targets
-from loopverify.comparing.comparison import Agreement, Comparison, LoopGaps, Parting, Side
-from loopverify.comparing.gaps import apart, check_sizes, loop_gaps
+from loopverify.comparing.comparison import Agreement, Comparison, FirstDifference, LoopGaps, Side
+from loopverify.comparing.gaps import check_sizes, loop_gaps, relative_distance
 from loopverify.comparing.rounding import Rounding, check_tolerance, coarser, rounding_of
 from loopverify.errors import InputError, unknown
 from loopverify.looped import Looped, Trace, unroll
@@ -38,48 +42,52 @@ def compare(
     path: str | None = None,
     seed: int = 0,
 ) -> Comparison:
-    """Run two models loop by loop, and name the first loop and quantity at which they part.
+    """Run two models loop by loop, and name the first loop and quantity in which they differ.
 
-    Each model runs on its own states, as in use; and b's step and readout are applied to a's states, so that a step at
-    fault is told from errors that only accumulate. Both run in evaluation mode and are left as they were.
+    Each model runs on its own states, as in use. In addition b's step and readout are applied to a's states, which
+    distinguishes a faulty step from errors that accumulate. Both models run in evaluation mode and are left as they
+    were.
 
     Args:
-        model_a: the model to trust; b may be of another dtype or on another device.
-        model_b: the model to compare with it: another one, or the same with `loops_b` or `path`.
+        model_a: the reference; b may have another dtype or device.
+        model_b: the model to compare with it; it may be the same model, with `loops_b` or `path`.
         tokens: (B, T) int64.
         loops: K of a.
         targets: (B, T) int64, to compare cross-entropies as well; -100 leaves a token out.
-        tolerance: relative error that one loop may make; what rounding explains when omitted (see
-            `loopverify.comparing.rounding`). After loop k of a run, (k + 1) times as much: the same block runs at every
-            loop, so that its errors may all point the same way.
-        loops_b: K of b, that of a when omitted. Exits are compared up to the smaller K.
-        path: compare the logits of this path of b instead of its readout: 'decode' (half of the tokens at once, the
-            rest one by one), or a name in `model_b.paths`. Exit k is then the last of a run of k loops, in both.
-        seed: of random numbers that the models draw in evaluation mode.
+        tolerance: relative error allowed per loop; what rounding explains when omitted (see
+            `loopverify.comparing.rounding`). After loop k of a run, (k + 1) times as much is allowed: the same block
+            runs at every loop, so that its errors may all point in the same direction.
+        loops_b: K of b; that of a when omitted. Exits are compared up to the smaller K.
+        path: compare the logits of this path of b instead of those of its readout: 'decode' (half of the tokens at
+            once, the rest one by one), or a name in `model_b.paths`. Exit k is then the last exit of a run of k loops,
+            in both models.
+        seed: seed of the random numbers that the models draw in evaluation mode.
 
     Raises:
-        InputError: not two `Looped`, models of different widths or vocabularies, more loops than one of them can run,
-            bad tokens, targets, loops, tolerance or seed, or a path that b does not have.
+        InputError: a model is not a `Looped`; widths or vocabularies differ; a model cannot run that many loops;
+            tokens, targets, loops, tolerance or seed are invalid; or b does not have the path.
     """
     _check(model_a, model_b, tokens, targets, tolerance)
-    way = None if path is None else _way(model_b, path)
-    if way is not None and loops_b not in (None, loops):
-        raise InputError(f"loops_b is {loops_b} with path {path!r}; a path is run for every loop count up to {loops}")
+    compute = None if path is None else _path(model_b, path)
+    if compute is not None and loops_b not in (None, loops):
+        raise InputError(
+            f"loops_b is {loops_b} with path {path!r}; expected None: a path is run for every loop count up to {loops}"
+        )
     with untouched(model_a, seed), untouched(model_b, seed), torch.no_grad():
         a = _run(model_a, tokens, loops, seed, "a")
         b = _run(model_b, tokens, loops if loops_b is None else loops_b, seed, "b")
         pair = _Pair(a, b, targets, tolerance, seed)
-        return _loop_by_loop(pair) if way is None or path is None else _through(pair, path, way)
+        return _loop_by_loop(pair) if compute is None or path is None else _by_path(pair, path, compute)
 
 
 @dataclass(frozen=True, eq=False)
 class _Pair:
-    """The runs of both models, and what is asked of them."""
+    """The runs of both models, and how they are to be compared."""
 
     a: Trace
     b: Trace
     targets: Tensor | None
-    given: float | None
+    given_tolerance: float | None
     seed: int
 
     @property
@@ -88,12 +96,12 @@ class _Pair:
 
     @property
     def rounding(self) -> Rounding:
-        return coarser(rounding_of(self.a), rounding_of(self.b)).allowing(self.given)
+        return coarser(rounding_of(self.a), rounding_of(self.b)).allowing(self.given_tolerance)
 
     def gaps(
         self, loop: int, states: tuple[Tensor, Tensor] | None, logits: tuple[Tensor, Tensor] | None, allowed: int
     ) -> LoopGaps:
-        """The gaps of one loop, where the rounding of `allowed` loops is tolerated."""
+        """The gaps of one loop, with the rounding of `allowed` loops as tolerance."""
         rounding = self.rounding
         return loop_gaps(
             loop, states, logits, targets=self.targets, eps=rounding.eps, tolerance=allowed * rounding.tolerance
@@ -102,7 +110,7 @@ class _Pair:
 
 def _loop_by_loop(pair: _Pair) -> Comparison:
     a, b = pair.a, pair.b
-    check_sizes(a.states[0], b.states[0], "H_0", "channels")  # before b's step is given a state of a
+    check_sizes(a.states[0], b.states[0], "H_0", "channels")  # before b's step gets a state of a
     stepped, read = _forced(pair)
     run, steps = [], []
     for k in range(pair.loops + 1):
@@ -114,44 +122,44 @@ def _loop_by_loop(pair: _Pair) -> Comparison:
     fault, beyond = _first(steps, "step"), _first(run, "run")
     if fault is not None and fault.loop and fault.quantity != "logits":
         fault = _locate(pair, fault)
-    agreement = "parts" if fault else "drift" if beyond else _within([*run, *steps])
+    agreement = "differs" if fault else "drift" if beyond else _within([*run, *steps])
     return _record(pair, "readout", run, steps, agreement, fault or beyond)
 
 
 def _forced(pair: _Pair) -> tuple[list[Tensor], Callable[[int], Tensor]]:
-    """b's embedding and b's steps from a's states; and b's readout of a's states, by loop."""
+    """b's embedding followed by b's steps on a's states; and loop -> b's readout of a's state."""
     model, states = pair.b.model, pair.a.states
     with untouched(model, pair.seed), torch.no_grad():
         start, context = model.embed(pair.b.tokens)
         # Copies: a step that writes to its argument would spoil the trace of a.
-        given = [state.to(start, copy=True) for state in states[: pair.loops]]
-        stepped = [start, *(model.step(state, context, k) for k, state in enumerate(given, start=1))]
+        inputs = [state.to(start, copy=True) for state in states[: pair.loops]]
+        stepped = [start, *(model.step(state, context, k) for k, state in enumerate(inputs, start=1))]
     return stepped, lambda k: model.readout(states[k].to(start, copy=True), context, k, pair.b.loops)
 
 
-def _through(pair: _Pair, path: str, way: Callable[[Tensor, int], Tensor]) -> Comparison:
-    """The logits of another path of b against a's readout."""
+def _by_path(pair: _Pair, path: str, compute: Callable[[Tensor, int], Tensor]) -> Comparison:
+    """Compare the logits that another path of b computes with a's readout."""
     run = []
     for k in range(1, pair.loops + 1):
         with untouched(pair.b.model, pair.seed), torch.no_grad():
-            shown = check_logits(way(pair.b.tokens, k), pair.b.tokens, k)
+            shown = check_logits(compute(pair.b.tokens, k), pair.b.tokens, k)
         run.append(pair.gaps(k, None, (_logits(pair.a.first(k), k), shown), k + 1))
     beyond = _first(run, "run")
-    return _record(pair, path, run, [], "parts" if beyond else _within(run), beyond)
+    return _record(pair, path, run, [], "differs" if beyond else _within(run), beyond)
 
 
 def _logits(trace: Trace, loop: int) -> Tensor:
     return check_logits(trace.logits(loop), trace.tokens, loop)
 
 
-def _way(model: Looped, path: str) -> Callable[[Tensor, int], Tensor]:
+def _path(model: Looped, path: str) -> Callable[[Tensor, int], Tensor]:
     decode = model.decode
-    ways = dict(model.paths)
+    paths = dict(model.paths)
     if decode is not None:
-        ways["decode"] = lambda tokens, loops: _decoded(decode, tokens, loops)
-    if not isinstance(path, str) or path not in ways:
-        raise unknown(f"path of {model.name}", path, ways or ["(it declares neither paths nor decode)"])
-    return ways[path]
+        paths["decode"] = lambda tokens, loops: _decoded(decode, tokens, loops)
+    if not isinstance(path, str) or path not in paths:
+        raise unknown(f"path of {model.name}", path, paths or ["(it declares neither paths nor decode)"])
+    return paths[path]
 
 
 def _decoded(decode: Callable[..., tuple[Tensor, object]], tokens: Tensor, loops: int) -> Tensor:
@@ -165,16 +173,16 @@ def _decoded(decode: Callable[..., tuple[Tensor, object]], tokens: Tensor, loops
     return torch.cat(shown, dim=1)
 
 
-def _first(gaps: Sequence[LoopGaps], of: Literal["step", "run"]) -> Parting | None:
+def _first(gaps: Sequence[LoopGaps], of: Literal["step", "run"]) -> FirstDifference | None:
     for entry in gaps:
         found = entry.first_beyond()
         if found is not None:
-            return Parting(loop=entry.loop, quantity=found[0], gap=found[1], tolerance=entry.tolerance, of=of)
+            return FirstDifference(loop=entry.loop, quantity=found[0], gap=found[1], tolerance=entry.tolerance, of=of)
     return None
 
 
-def _locate(pair: _Pair, fault: Parting) -> Parting:
-    """The same parting with the first sublayer that differs, where both steps can be taken apart."""
+def _locate(pair: _Pair, fault: FirstDifference) -> FirstDifference:
+    """`fault` with the first sublayer that differs, where both models declare their branches."""
     a, b = pair.a, pair.b
     if a.model.branches is None or b.model.branches is None:
         return fault
@@ -182,11 +190,11 @@ def _locate(pair: _Pair, fault: Parting) -> Parting:
     ours = a.model.branches(state.clone(), a.context, fault.loop)
     theirs = b.model.branches(state.to(b.states[0], copy=True), b.context, fault.loop)
     if len(ours) != len(theirs):
-        return replace(fault, note=f"a has {len(ours)} sublayers a loop, b has {len(theirs)}")
+        return replace(fault, note=f"a has {len(ours)} sublayers per loop, b has {len(theirs)}")
     for (name, out), (other, out_b) in zip(ours, theirs, strict=True):
-        if out.shape != out_b.shape or not apart(out, out_b) <= fault.tolerance:
+        if out.shape != out_b.shape or not relative_distance(out, out_b) <= fault.tolerance:
             return replace(fault, sublayer=name if name == other else f"{name} (in b: {other})")
-    return replace(fault, note="every sublayer agrees; the difference lies outside of them (the sum, or a norm)")
+    return replace(fault, note="every sublayer agrees; the difference is outside of them (the sum, or a norm)")
 
 
 def _within(gaps: Sequence[LoopGaps]) -> Agreement:
@@ -195,7 +203,7 @@ def _within(gaps: Sequence[LoopGaps]) -> Agreement:
 
 
 def _growth(run: Sequence[LoopGaps]) -> float | None:
-    """exp of the least-squares slope of log error over loops 1..K."""
+    """The factor per loop by which the error of the state grows: exp of the least-squares slope of its logarithm."""
     points = [(entry.loop, entry.state.error) for entry in run if entry.loop and entry.state is not None]
     points = [(loop, math.log(error)) for loop, error in points if 0 < error < math.inf]
     if len(points) < 2:
@@ -211,7 +219,7 @@ def _record(
     run: Sequence[LoopGaps],
     steps: Sequence[LoopGaps],
     agreement: Agreement,
-    first: Parting | None,
+    first: FirstDifference | None,
 ) -> Comparison:
     rounding = pair.rounding
     return Comparison(
@@ -250,11 +258,11 @@ def _run(model: Looped, tokens: Tensor, loops: int, seed: int, side: str) -> Tra
             return unroll(model, tokens if first is None else tokens.to(first.device), loops)
     except InputError as error:
         raise InputError(f"model {side} ({model.name}): {error}") from error
-    except Exception as error:  # a model may know no more loops than it was built for
+    except Exception as error:  # a model may be built for a fixed number of loops
         if not isinstance(loops, int) or loops <= model.trained_loops:
             raise
         raise InputError(
-            f"model {side} ({model.name}) does not run for {loops} loops ({type(error).__name__}: {error}); expected a "
+            f"model {side} ({model.name}) cannot run {loops} loops ({type(error).__name__}: {error}); expected a "
             f"number that both models can run: it is trained with {model.trained_loops}"
         ) from error
 

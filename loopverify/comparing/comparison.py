@@ -12,44 +12,44 @@ from typing import Literal, TypeGuard
 
 from loopverify.plain import plain_dict
 
-__all__ = ["Agreement", "Comparison", "Gap", "LoopGaps", "Parting", "Quantity", "Side"]
+__all__ = ["Agreement", "Comparison", "FirstDifference", "Gap", "LoopGaps", "Quantity", "Side"]
 
-Agreement = Literal["identical", "rounding", "drift", "parts"]
+Agreement = Literal["identical", "rounding", "drift", "differs"]
 Quantity = Literal["state", "scale", "direction", "logits"]
 
 _WIDTH = 100
 _MOST = 12
-"""Loops shown; of more, the first and the last, and always the one where the models part."""
+"""The most loops shown; of a longer run, the first and the last, and always the one where the models first differ."""
 _SAYS_LITTLE = 0.1
-"""A tolerated relative error above this hides any but gross faults."""
+"""With a larger tolerance, agreement excludes gross faults only, and the text says so."""
 _HEADINGS = {
     "identical": "IDENTICAL",
-    "rounding": "THE SAME TO ROUNDING",
+    "rounding": "EQUAL UP TO ROUNDING",
     "drift": "DRIFT APART BY ROUNDING",
-    "parts": "PART",
+    "differs": "DIFFER",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """How far one quantity of b is from that of a, at the token where it is farthest."""
+    """The difference between b and a in one quantity, at the token where it is largest."""
 
     error: float
-    """Relative; inf where one of the two is not finite."""
+    """Relative difference; inf where one of the two is not finite."""
     ulps: float
     """`error` in units of the coarser dtype's eps."""
     token: tuple[int, int]
-    """(row of the batch, position)."""
+    """(row of the batch, position) of that token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopGaps:
-    """The gaps of one loop."""
+    """The differences between b and a at one loop."""
 
     loop: int
     """k; 0 is the embedding."""
     state: Gap | None
-    """rms(H_k(b) − H_k(a)) / rms(H_k(a)); None where no states are compared."""
+    """rms(H_k(b) − H_k(a)) / rms(H_k(a)); None if states are not compared."""
     scale: Gap | None
     """|s_b − s_a| / s_a."""
     direction: Gap | None
@@ -59,14 +59,14 @@ class LoopGaps:
     argmax_flips: int | None
     """Tokens whose most likely next token differs. Within the tolerance of logits only near ties can flip."""
     cross_entropy: float | None
-    """CE_b − CE_a in nats a token; None without targets. At most 2·max|z_b − z_a|."""
+    """CE_b − CE_a, nats per token; None without targets. At most 2·max|z_b − z_a|."""
     tolerance: float
-    """What each of these gaps may be."""
+    """The largest error that each gap may have."""
 
     def first_beyond(self) -> tuple[Quantity, Gap] | None:
-        """The first quantity that is off by more than the tolerance: the state, or else the logits.
+        """The first quantity whose error exceeds the tolerance: the state, or else the logits.
 
-        A state that only grew or only turned is named by what changed.
+        Where only the scale or only the direction of the state exceeds it, that is named instead of the state.
         """
         if self._beyond(self.state):
             parts: tuple[tuple[Quantity, Gap | None], ...] = (("scale", self.scale), ("direction", self.direction))
@@ -79,17 +79,17 @@ class LoopGaps:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parting:
-    """Where two models part."""
+class FirstDifference:
+    """The loop and quantity in which two models first differ."""
 
     loop: int
     quantity: Quantity
     gap: Gap
     tolerance: float
     of: Literal["step", "run"]
-    """step: b's step (or readout) on a's own state; run: each model on its own states."""
+    """step: b's step (or readout) on a's state; run: each model on its own states."""
     sublayer: str | None = None
-    """The first residual branch that differs within the step, where both models can be taken apart."""
+    """The first residual branch that differs within the step; None unless both models declare branches."""
     note: str = ""
 
 
@@ -102,50 +102,50 @@ class Side:
     """How its logits were computed: 'readout', or the name of another path."""
     loops: int
     dtype: str
-    """Of the states (of the logits, for another path)."""
+    """dtype of the states."""
     device: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two models, loop by loop."""
+    """The comparison of two models, loop by loop."""
 
     a: Side
     b: Side
     batch: int
     tokens: int
-    """T, of each sequence."""
+    """T, the length of each sequence."""
     dtype: str
-    """The coarser of the two computations, whose ulps are counted."""
+    """The coarser dtype of the two computations; errors are given in its ulps."""
     eps: float
-    """One ulp of a number of size 1."""
+    """One ulp of 1.0 in that dtype."""
     tolerance: float
-    """Relative error that one loop may make; after loop k, (k + 1) times as much."""
+    """Relative error allowed per loop; after loop k, (k + 1) times as much."""
     seed: int
-    """Of random numbers that the models draw in evaluation mode."""
+    """Seed of the random numbers that the models draw in evaluation mode."""
     versions: Mapping[str, str]
     run: tuple[LoopGaps, ...]
     """Each model on its own states, loops 0..K."""
     steps: tuple[LoopGaps, ...]
-    """b's embedding, then b's step and readout on a's states, loops 0..K; empty where b is another path."""
+    """b's embedding, then b's step and readout on a's states, loops 0..K; empty if another path of b is compared."""
     growth: float | None
-    """Factor a loop by which the relative error of the state grows (fit over the run); None without any error."""
+    """Factor per loop by which the relative error of the state grows (fit over the run); None if there is no error."""
     agreement: Agreement
-    first: Parting | None
-    """Where they part, or drift beyond the tolerance."""
+    first: FirstDifference | None
+    """Where the models first differ, or drift beyond the tolerance; None if they agree."""
 
     @property
     def agrees(self) -> bool:
-        """Equal, or equal to rounding, at every loop."""
+        """Whether both are equal, or equal up to rounding, at every loop."""
         return self.agreement in ("identical", "rounding")
 
     @property
     def steps_agree(self) -> bool:
-        """No single step is at fault, whatever has accumulated."""
-        return self.agreement != "parts"
+        """Whether no single step is at fault, regardless of what accumulates."""
+        return self.agreement != "differs"
 
     def to_dict(self) -> dict[str, object]:
-        """Everything as dicts, lists, strings, finite numbers, booleans and None; other numbers as 'inf' or 'nan'."""
+        """All fields as JSON values (see `loopverify.plain`); infinities and NaN are strings."""
         conclusions = {"agreement": self.agreement, "agrees": self.agrees, "steps_agree": self.steps_agree}
         return plain_dict({**conclusions, **asdict(self)})
 
@@ -156,7 +156,7 @@ class Comparison:
 def _lines(c: Comparison) -> Iterator[str]:
     yield f"{c.a.model} (a) and {c.b.model} (b): {_HEADINGS[c.agreement]}"
     yield f"a: {_side(c.a)}; b: {_side(c.b)}; {c.batch} × {c.tokens} tokens, seed {c.seed}"
-    yield f"a loop may be off by {c.tolerance:.2g} = {c.tolerance / c.eps:.3g} ulps of {c.dtype}"
+    yield f"tolerance per loop {c.tolerance:.2g} = {c.tolerance / c.eps:.3g} ulps of {c.dtype}"
     yield ""
     if c.steps:
         yield "     each model on its own states                            │ b's step and readout on a's states"
@@ -178,8 +178,10 @@ def _shown(c: Comparison) -> list[tuple[LoopGaps | None, LoopGaps | None]]:
     pairs = list(zip(c.run, steps, strict=True))
     if len(pairs) <= _MOST:
         return [*pairs]
-    parted = c.first.loop if c.first else 0
-    kept = [pair for pair in pairs if pair[0].loop < 4 or pair[0].loop > c.run[-1].loop - 4 or pair[0].loop == parted]
+    differing = c.first.loop if c.first else 0
+    kept = [
+        pair for pair in pairs if pair[0].loop < 4 or pair[0].loop > c.run[-1].loop - 4 or pair[0].loop == differing
+    ]
     rows: list[tuple[LoopGaps | None, LoopGaps | None]] = []
     for before, pair in zip([None, *kept], kept, strict=False):
         if before is not None and pair[0].loop > before[0].loop + 1:
@@ -225,21 +227,22 @@ def _conclusions(c: Comparison) -> Iterator[str]:
         yield f"Nothing differs by more than rounding explains. {_largest(c)}"
     elif c.first is not None and c.agreement == "drift":
         yield (
-            f"Each single step agrees, but errors grow{_factor(c)} and pass the tolerance: {_where(c.first)}. "
+            f"Each single step agrees, but errors grow{_factor(c)} and exceed the tolerance: {_where(c.first)}. "
             "No step is at fault; compare fewer loops, or in a finer dtype."
         )
     elif c.first is not None:
-        yield f"They part at {_where(c.first)}."
+        yield f"They first differ at {_where(c.first)}."
     furthest = c.run[-1].tolerance
     if c.agrees and furthest > _SAYS_LITTLE:
         yield (
-            f"Rounding in {c.dtype} explains errors of up to {furthest:.2g} at loop {c.run[-1].loop}, so that this "
-            "agreement says little. Compare in a finer dtype, over fewer loops, or with a tolerance."
+            f"Rounding in {c.dtype} explains errors of up to {furthest:.2g} at loop {c.run[-1].loop}: agreement within "
+            "so wide a tolerance excludes gross faults only. Compare in a finer dtype, over fewer loops, "
+            "or with a tolerance."
         )
 
 
 def _factor(c: Comparison) -> str:
-    return "" if c.growth is None else f" ×{c.growth:.3g} a loop"
+    return "" if c.growth is None else f" ×{c.growth:.3g} per loop"
 
 
 def _largest(c: Comparison) -> str:
@@ -248,7 +251,7 @@ def _largest(c: Comparison) -> str:
     return f"Largest: {name} at loop {loop}, {gap.error:.2g} = {gap.ulps:.3g} ulps of {c.dtype}."
 
 
-def _where(first: Parting) -> str:
+def _where(first: FirstDifference) -> str:
     row, position = first.gap.token
     place = "the embedding" if first.loop == 0 else f"loop {first.loop}"
     inside = f", first in sublayer {first.sublayer}" if first.sublayer else ""

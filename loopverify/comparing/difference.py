@@ -1,4 +1,4 @@
-"""What differs between a stored trace and the one of now, in the order of the computation."""
+"""The differences between a stored trace and the current one, in the order of the computation."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ __all__ = ["Mismatch", "mismatches"]
 
 @dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """One quantity that is off by more than it may be."""
+    """One quantity whose error exceeds its tolerance."""
 
     quantity: str
     loop: int | None = None
-    """k; None where the runs cannot be compared at all."""
+    """k; None where the runs cannot be compared, because their setups differ."""
     error: float = math.inf
-    """Relative."""
+    """Relative error."""
     ulps: float = math.inf
     tolerance: float = 0.0
     where: str = ""
-    """At which token, or what was expected."""
+    """The token with the largest error; where the setups differ, both values."""
 
     @property
     def headline(self) -> str:
-        """Where, in one line."""
+        """Loop and quantity, in one line."""
         if self.loop is None:
-            return f"the run is not the one that was stored: {self.quantity} differ"
+            return f"this is not the run that was stored: the {self.quantity} differ"
         place = "the embedding" if self.loop == 0 else f"loop {self.loop}"
-        return f"the model parts from its stored trace at {place}: {self.quantity}"
+        return f"the model first differs from its stored trace at {place}: {self.quantity}"
 
     @property
     def short(self) -> str:
-        """A few words."""
+        """Quantity and loop, for a list."""
         return self.quantity if self.loop is None else f"{self.quantity} at loop {self.loop}"
 
     def size(self, dtype: str) -> str:
-        """How much, in one line."""
+        """The size of the error, in one line."""
         if self.loop is None or not math.isfinite(self.error):
             return self.where
         return f"off by {self.error:.2g} = {self.ulps:.3g} ulps of {dtype} (tolerance {self.tolerance:.2g}){self.where}"
 
 
 def mismatches(stored: Fingerprint, now: Fingerprint, *, eps: float, tolerance: float) -> list[Mismatch]:
-    """All that differs, the first in the order of the computation first; [] when nothing does.
+    """All differences, in the order of the computation; an empty list if there are none.
 
     Args:
-        eps: one ulp of a number of size 1.
-        tolerance: relative error that one loop may make; after loop k, (k + 1) times as much.
+        eps: one ulp of 1.0.
+        tolerance: relative error allowed per loop; after loop k, (k + 1) times as much.
     """
     setup = list(_setup(stored, now))
     if setup:
@@ -77,7 +77,7 @@ def _setup(stored: Fingerprint, now: Fingerprint) -> Iterator[Mismatch]:
 
 @dataclass(frozen=True)
 class _Loop:
-    """One loop, then and now."""
+    """One loop of the stored and of the current trace."""
 
     was: LoopPrint
     now: LoopPrint
@@ -93,7 +93,7 @@ class _Loop:
         whole = _errors(was.states, now.states, was.scales)
         if self._fine(whole):
             return
-        # What only grew or only turned is named by what changed.
+        # Where only the scale or only the direction exceeds the tolerance, that is named instead of the state.
         grown = [abs(b - a) / a if a else math.inf for a, b in zip(was.scales, now.scales, strict=True)]
         turned = _errors(_over(was.states, was.scales), _over(now.states, now.scales), [1.0] * len(grown))
         beyond = {name: errors for name, errors in (("scale", grown), ("direction", turned)) if not self._fine(errors)}
@@ -101,7 +101,7 @@ class _Loop:
         yield self._mismatch(name, errors)
 
     def _statistics(self) -> Iterator[Mismatch]:
-        """Over all tokens, of which the kept ones are few."""
+        """Statistics over all tokens: they show a change at a token of which no projections are stored."""
         for name in STATISTICS:
             was, now = self.was.statistics[name], self.now.statistics[name]
             error = abs(now - was) / was if was else abs(now)
@@ -115,7 +115,7 @@ class _Loop:
             yield self._mismatch("logits", errors)
 
     def _argmax(self) -> Iterator[Mismatch]:
-        """Near ties may flip: two logits, each off by the tolerance, can exchange their order at twice of it."""
+        """The argmax may change in a near tie: two logits, each off by the tolerance, may swap within twice it."""
         allowed = 2 * self.tolerance
         tokens = zip(self.was.argmax, self.now.argmax, self.was.margins, strict=True)
         flips = [margin if was != now and margin > allowed else 0.0 for was, now, margin in tokens]
@@ -139,7 +139,7 @@ class _Loop:
 
 
 def _errors(was: Sequence[Sequence[float]], now: Sequence[Sequence[float]], scales: Sequence[float]) -> list[float]:
-    """rms of the change of each token's projections, relative to the token's scale."""
+    """For each token, the rms change of its projections relative to its scale."""
     found = []
     for a, b, scale in zip(was, now, scales, strict=True):
         change = math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) / max(1, len(a)))

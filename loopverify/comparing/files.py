@@ -1,4 +1,4 @@
-"""Where stored traces lie, and which of them no test claims any longer. Imported at pytest's start: no torch here."""
+"""Where traces are stored, and which of them no longer belong to a test. Imported when pytest starts: no torch here."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 from loopverify.errors import InputError
 
-__all__ = ["SUFFIX", "Collected", "stored_path", "write_whole"]
+__all__ = ["SUFFIX", "Collected", "stored_path", "write_atomically"]
 
 SUFFIX = ".looped.json"
 _LONGEST = 120
-"""Characters of a test's name that a file name keeps; many file systems end at 255 bytes."""
+"""Characters of a test's name kept in a file name; many file systems allow 255 bytes."""
 
 
 def stored_path(module: Path, test: str, name: str = "") -> Path:
@@ -25,21 +25,21 @@ def stored_path(module: Path, test: str, name: str = "") -> Path:
     Args:
         module: the test module.
         test: the test's name within it, with class and parameters, as in 'TestA::test_b[c]'.
-        name: which of several traces of one test.
+        name: distinguishes several traces of one test.
 
     Raises:
-        InputError: a name that is not of letters, digits, '_' and '-'.
+        InputError: the name has characters other than letters, digits, '_' and '-'.
     """
     if name and re.search(r"[^A-Za-z0-9_-]", name):
         raise InputError(f"the name of a stored trace is {name!r}; expected letters, digits, '_' and '-' only")
     return module.with_suffix("") / f"{_stem(test)}{'.' if name else ''}{name}{SUFFIX}"
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that no reader, and no other process writing it, ever sees half of.
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that readers, and other processes that write it, never see a part of it.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the file cannot be written.
     """
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
     try:
@@ -54,32 +54,32 @@ def write_whole(path: Path, text: str) -> None:
 
 
 class Collected:
-    """The tests of each module that a session found, and the modules of which it left some out."""
+    """The tests that a pytest session found in each module, and the modules that it collected in part only."""
 
     def __init__(self, modules: Iterable[tuple[str, Iterable[str]]] = (), partial: Iterable[str] = ()) -> None:
         self._tests = {module: set(tests) for module, tests in modules}
         self._partial = set(partial)
 
     def add(self, module: Path, test: str) -> None:
-        """A test that exists."""
+        """Record that a test exists."""
         self._tests.setdefault(str(module), set()).add(test)
 
     def leave_out(self, module: Path) -> None:
-        """A module of which not every test was looked at."""
+        """Record that not every test of a module was collected."""
         self._partial.add(str(module))
 
     def merge(self, other: Collected) -> None:
-        """Take over what another process found."""
+        """Add what another process found."""
         for module, tests in other._tests.items():
             self._tests.setdefault(module, set()).update(tests)
         self._partial |= other._partial
 
     def to_plain(self) -> dict[str, Any]:
-        """The arguments of an equal one, as lists and strings that can be sent between processes."""
+        """The constructor arguments of an equal object, as lists and strings that can be sent between processes."""
         return {"modules": [(m, sorted(tests)) for m, tests in self._tests.items()], "partial": sorted(self._partial)}
 
     def stale(self) -> list[Path]:
-        """Stored traces whose tests no longer exist, of the modules that were collected as a whole."""
+        """Stored traces whose tests no longer exist, in the modules that were collected completely."""
         return [
             path
             for module, tests in sorted(self._tests.items())
@@ -95,7 +95,7 @@ def _unclaimed(module: Path, tests: set[str]) -> list[Path]:
 
 
 def _stem(test: str) -> str:
-    """The test's name as (part of) a file name: where something has to go, a hash keeps different names apart."""
+    """The test's name as part of a file name; where characters had to be replaced, a hash keeps names distinct."""
     name, bracket, parameters = test.partition("[")
     wanted = name.replace("::", "-") + bracket + parameters
     plain = re.sub(r"[^A-Za-z0-9_\[\]-]", "_", wanted)[:_LONGEST]

@@ -1,4 +1,4 @@
-"""A trace as a few numbers that any change of the computation shows in: small enough to lie beside a test.
+"""A trace as a few numbers that change whenever the computation does: small enough to be stored next to a test.
 
 Shapes: B batch, T tokens, D channels, V vocabulary, K loops, N kept tokens, P projections.
 """
@@ -27,46 +27,46 @@ __all__ = ["Fingerprint", "LoopPrint", "fingerprint"]
 
 FORMAT = 1
 KEPT = 4
-"""N, the most tokens whose states and logits are kept."""
+"""N, the number of tokens whose states and logits are stored; all, if there are fewer."""
 PROJECTIONS = 8
-"""P. The rms of P projections is that of the whole to within about 1/√(2P) = 25 %, and never 0 for a single channel."""
+"""P. Their rms is that of the whole vector to within about 1/√(2P) = 25 %, and not 0 if a single channel changes."""
 STATISTICS = ("mean", "median", "p99", "max")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopPrint:
-    """One loop; the lists have one entry for each kept token, those of logits none at loop 0."""
+    """One loop; the tuples have one entry per kept token, except that those of logits are empty at loop 0."""
 
     loop: int
     statistics: Mapping[str, float]
-    """Of rms(H_k) over all tokens."""
+    """Statistics of rms(H_k) over all tokens."""
     scales: tuple[float, ...]
     """rms(H_k)."""
     states: tuple[tuple[float, ...], ...]
-    """P projections of H_k, each with the rms of H_k on average."""
+    """P projections of H_k, each of which has the rms of H_k on average."""
     logit_scales: tuple[float, ...]
     """rms of the logits."""
     logits: tuple[tuple[float, ...], ...]
     """P projections of the logits."""
     argmax: tuple[int, ...]
     margins: tuple[float, ...]
-    """By how much the most likely token leads the next, relative to the largest |logit|."""
+    """Largest minus second largest logit, relative to the largest |logit|."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """What is stored of a trace."""
+    """The numbers that are stored of a trace."""
 
     model: str
     dtype: str
-    """Of the states."""
+    """dtype of the states."""
     device: str
     tokens: str
     """Shape and hash of the tokens."""
     channels: int
     """D."""
     vocabulary: int
-    """V, of the logits."""
+    """V, the number of logits."""
     kept: tuple[tuple[int, int], ...]
     """(row, position) of the kept tokens."""
     seed: int
@@ -76,7 +76,7 @@ class Fingerprint:
     format: int = FORMAT
 
     def to_json(self) -> str:
-        """The record, one loop a line."""
+        """The record as JSON, one line per loop."""
         head = {name: value for name, value in asdict(self).items() if name != "per_loop"}
         loops = ",\n  ".join(json.dumps(asdict(entry), allow_nan=False) for entry in self.per_loop)
         lines = [f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in head.items()]
@@ -84,10 +84,10 @@ class Fingerprint:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The record that `to_json` wrote.
+        """Read the record that `to_json` wrote.
 
         Raises:
-            InputError: it is not one.
+            InputError: the text is not such a record.
         """
         try:
             record = json.loads(text)
@@ -97,7 +97,7 @@ class Fingerprint:
             found = cls(**{**record, "kept": tuple((int(r), int(p)) for r, p in record["kept"]), "per_loop": loops})
             _check_lengths(found)
         except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"it is not of the form of one ({type(error).__name__}: {error})") from error
+            raise InputError(f"it is not a stored trace ({type(error).__name__}: {error})") from error
         except json.JSONDecodeError as error:
             raise InputError(f"it is not JSON ({error})") from error
         except ValueError as error:
@@ -109,7 +109,7 @@ def fingerprint(trace: Trace, seed: int) -> Fingerprint:
     """The numbers to store of a trace.
 
     Raises:
-        InputError: a state or exit is not finite: nothing could be told from it later.
+        InputError: a state or exit is not finite, so that no later run could be compared with it.
     """
     B, T = trace.tokens.shape
     places = torch.linspace(0, B * T - 1, min(KEPT, B * T)).round().long()
@@ -133,7 +133,7 @@ def _print(trace: Trace, loop: int, places: Tensor) -> LoopPrint:
     norms = token_norms(state, "rms")
     kept = _kept(state, places, f"H_{loop}")
     shown = _kept(trace.logits(loop), places, f"the logits of exit {loop}") if loop else kept[:0, :0]
-    # Float32 and below is told apart by nine digits.
+    # Nine digits distinguish all numbers of float32 and below, 17 those of float64.
     digits = 17 if state.dtype == torch.float64 else 9
     largest = shown.topk(min(2, shown.shape[-1])).values if loop else shown
     return LoopPrint(
@@ -150,16 +150,16 @@ def _print(trace: Trace, loop: int, places: Tensor) -> LoopPrint:
 
 def _kept(values: Tensor, places: Tensor, what: str) -> Tensor:
     if not bool(torch.isfinite(values).all()):
-        raise InputError(f"{what} is not finite, so that nothing could be told from a stored trace of it")
+        raise InputError(f"{what} is not finite; expected finite values, with which a later run can be compared")
     return values.detach().flatten(0, 1)[places.to(values.device)].cpu().double()
 
 
 def _project(values: Tensor) -> Tensor:
-    """Sums (N, P) of values (N, D) with fixed random signs, over √D: each has the rms of the values on average."""
+    """Projections (N, D) -> (N, P): sums with fixed random signs, over √D. On average they keep the rms."""
     width = values.shape[-1]
     if not width:
         return values
-    # From a hash, since the streams of random number generators change from version to version.
+    # The signs come from a hash, because the streams of random number generators change from version to version.
     bits = hashlib.shake_256(f"loopverify {width}".encode()).digest((PROJECTIONS * width + 7) // 8)
     signs = 1.0 - 2.0 * np.unpackbits(np.frombuffer(bits, dtype=np.uint8))[: PROJECTIONS * width].astype(np.float64)
     return values @ torch.from_numpy(signs).view(PROJECTIONS, width).T / math.sqrt(width)
@@ -182,4 +182,4 @@ def _check_lengths(found: Fingerprint) -> None:
         lengths = [len(values) for values in (entry.scales, entry.states)]
         exits = [len(values) for values in (entry.logit_scales, entry.logits, entry.argmax, entry.margins)]
         if entry.loop != k or set(lengths) != {len(found.kept)} or set(exits) != {shown}:
-            raise InputError(f"loop {k} is not complete")
+            raise InputError(f"loop {k} is incomplete")

@@ -1,7 +1,7 @@
-"""How far two states and two sets of logits are apart, token by token.
+"""The differences between two states, and between two sets of logits, token by token.
 
-Shapes: B batch, T tokens, D channels, V vocabulary. Everything is measured in float64 on the CPU, whatever the dtypes
-and devices of the two.
+Shapes: B batch, T tokens, D channels, V vocabulary. All differences are computed in float64 on the CPU, regardless of
+dtypes and devices.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from loopverify.comparing.comparison import Gap, LoopGaps
 from loopverify.errors import InputError
 from loopverify.theory import polar
 
-__all__ = ["apart", "check_sizes", "loop_gaps"]
+__all__ = ["check_sizes", "loop_gaps", "relative_distance"]
 
 
 def loop_gaps(
@@ -27,7 +27,7 @@ def loop_gaps(
     eps: float,
     tolerance: float,
 ) -> LoopGaps:
-    """The gaps of one loop between a's and b's states (B, T, D) and logits (B, T, V), either of them optional.
+    """The differences at one loop between states (B, T, D) and logits (B, T, V) of a and b; either may be None.
 
     Raises:
         InputError: the shapes of a and b differ, or targets are outside the vocabulary.
@@ -52,8 +52,8 @@ def loop_gaps(
     )
 
 
-def apart(a: Tensor, b: Tensor) -> float:
-    """Distance of two residual outputs (B, T, D), relative to the rms of a over all tokens: one token may be zero."""
+def relative_distance(a: Tensor, b: Tensor) -> float:
+    """rms(b − a) / rms(a) of residual outputs (B, T, D), over all tokens together, since single ones may be zero."""
     a, b = a.detach().cpu().double(), b.detach().cpu().double()
     distance, size = float((b - a).square().mean().sqrt()), float(a.square().mean().sqrt())
     return distance if distance == 0 else distance / size if size else torch.inf
@@ -75,11 +75,7 @@ def _exact(pair: tuple[Tensor, Tensor], what: str, last: str) -> tuple[Tensor, T
 
 
 def check_sizes(a: Tensor, b: Tensor, what: str, last: str) -> None:
-    """Refuse two tensors of different shapes.
-
-    Raises:
-        InputError: with both shapes.
-    """
+    """Raise an InputError that names both shapes unless they are equal."""
     if a.shape != b.shape:
         raise InputError(
             f"{what} are {tuple(a.shape)} in a and {tuple(b.shape)} in b; expected one shape, the {last} last: "
@@ -88,7 +84,7 @@ def check_sizes(a: Tensor, b: Tensor, what: str, last: str) -> None:
 
 
 def _worst(distance: Tensor, size: Tensor, eps: float) -> Gap:
-    """The largest relative distance over tokens (B, T). What is not a number is infinitely far."""
+    """The largest relative distance over tokens (B, T); NaN counts as infinite."""
     error = torch.where(distance == 0, distance, distance / size).nan_to_num(nan=torch.inf)
     place = int(error.argmax())
     worst = float(error.flatten()[place])

@@ -1,4 +1,4 @@
-"""The guard behind the fixture `looped_regression`: a run of a model against the trace that was stored of it."""
+"""The fixture `looped_regression`: a run of a model compared with the trace stored of an earlier run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from loopverify.adapters import adapt
 from loopverify.comparing.difference import Mismatch, mismatches
-from loopverify.comparing.files import stored_path, write_whole
+from loopverify.comparing.files import stored_path, write_atomically
 from loopverify.comparing.fingerprint import Fingerprint, fingerprint
 from loopverify.comparing.rounding import Rounding, check_tolerance, rounding_of
 from loopverify.errors import InputError, LoopverifyError
@@ -21,19 +21,19 @@ __all__ = ["LoopedRegression", "RegressionError"]
 
 
 class RegressionError(LoopverifyError, AssertionError):
-    """A model does not do what the stored trace says, or there is no trace to trust yet."""
+    """A model differs from its stored trace, or no trace was stored before this run."""
 
 
 class LoopedRegression:
-    """Guards a model against a trace that is stored beside the test."""
+    """Compares a model with a trace that is stored next to the test."""
 
     def __init__(self, module: Path, test: str, *, regenerate: bool = False, command: str = "pytest") -> None:
         """
         Args:
             module: the test module.
             test: the test's name within it, with class and parameters.
-            regenerate: write the trace anew, and fail.
-            command: how to run this test, for messages.
+            regenerate: write the trace again, and fail.
+            command: the command that runs this test, for messages.
         """
         self._module, self._test = module, test
         self._regenerate, self._command = regenerate, command
@@ -49,22 +49,22 @@ class LoopedRegression:
         tolerance: float | None = None,
         seed: int = 0,
     ) -> None:
-        """Run a model and compare it, loop by loop, with the trace that is stored of it.
+        """Run a model and compare it, loop by loop, with its stored trace.
 
-        Without a stored trace the run is stored and the test fails, since nothing was verified.
+        Without a stored trace the run is stored and the test fails, because nothing was verified.
 
         Args:
             model: a `Looped`, or a module that `loopverify.adapt` recognizes. Runs in evaluation mode.
-            tokens: (B, T) int64; the same at every run of the test.
+            tokens: (B, T) int64, the same in every run of the test.
             loops: K; the trained loops when omitted.
-            name: tells several traces of one test apart.
-            tolerance: relative error that one loop may make, (k + 1) times as much after loop k; what rounding
-                explains when omitted.
-            seed: of random numbers that the model draws in evaluation mode.
+            name: distinguishes several traces of one test.
+            tolerance: relative error allowed per loop, (k + 1) times as much after loop k; what rounding explains when
+                omitted.
+            seed: seed of the random numbers that the model draws in evaluation mode.
 
         Raises:
-            RegressionError: the model parts from the stored trace, or a trace was stored just now.
-            InputError: bad arguments, a stored trace that cannot be read, or a state that is not finite.
+            RegressionError: the model differs from the stored trace, or the trace has only now been stored.
+            InputError: an argument is invalid, the stored trace cannot be read, or a state is not finite.
         """
         __tracebackhide__ = True
         check_tolerance(tolerance)
@@ -85,17 +85,21 @@ class LoopedRegression:
         return f"{self._command} --looped-regen"
 
     def _store(self, path: Path, now: Fingerprint) -> str:
-        known = path.exists()
-        write_whole(path, now.to_json())
-        if known:
-            return f"regenerated {path}\nLook at what changed, commit it, and run again without --looped-regen."
+        existed = path.exists()
+        write_atomically(path, now.to_json())
+        if existed:
+            return f"regenerated {path}\nReview the change, commit it, and run again without --looped-regen."
         return f"no stored trace yet: wrote {path}\nNothing was verified. Commit the file and run again."
 
     def _compare(self, stored: Fingerprint, now: Fingerprint, allowed: Rounding, path: Path) -> None:
         __tracebackhide__ = True
         found = mismatches(stored, now, eps=allowed.eps, tolerance=allowed.tolerance)
         if found:
-            lines = [*_told(found, allowed.dtype), *_origin(stored, now, path), f"If it is meant: {self._again}"]
+            lines = [
+                *_message(found, allowed.dtype),
+                *_origin(stored, now, path),
+                f"If the change is intended: {self._again}",
+            ]
             raise RegressionError("\n".join(lines))
 
 
@@ -104,11 +108,11 @@ def _read(path: Path, again: str) -> Fingerprint:
         return Fingerprint.from_json(path.read_text(encoding="utf-8"))
     except (InputError, OSError, UnicodeDecodeError) as error:
         raise InputError(
-            f"the stored trace {path} cannot be used: {error}. Restore it, or write it anew: {again}"
+            f"the stored trace {path} cannot be used: {error}. Restore it, or write it again: {again}"
         ) from error
 
 
-def _told(found: list[Mismatch], dtype: str) -> Iterator[str]:
+def _message(found: list[Mismatch], dtype: str) -> Iterator[str]:
     first, *others = found
     yield f"{first.headline}"
     yield f"  {first.size(dtype)}"

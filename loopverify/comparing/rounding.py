@@ -1,4 +1,4 @@
-"""How far apart rounding alone may put two computations of the same states and logits."""
+"""The difference that rounding alone may cause between two computations of the same states and logits."""
 
 from __future__ import annotations
 
@@ -19,26 +19,22 @@ _TF32_EPS = 2.0**-10
 
 @dataclass(frozen=True, kw_only=True)
 class Rounding:
-    """The rounding of one model: what one unit in the last place is, and what a whole loop may come to."""
+    """The rounding of one model: the size of an ulp, and the error that a whole loop may make."""
 
     dtype: str
-    """The coarsest that takes part in the computation: of states, parameters, autocast or products."""
+    """The coarsest dtype in the computation, among states, parameters, autocast and products."""
     eps: float
-    """One ulp of a number of size 1 in that dtype."""
+    """One ulp of 1.0 in that dtype."""
     tolerance: float
     """Relative error of a state (or of logits) that the rounding of one loop explains, or that a caller allows."""
 
     def allowing(self, tolerance: float | None) -> Rounding:
-        """The same with a caller's own tolerance, if there is one."""
+        """The same with the caller's tolerance, unless it is None."""
         return self if tolerance is None else replace(self, tolerance=tolerance)
 
 
 def check_tolerance(tolerance: object) -> None:
-    """Refuse what is no tolerance of one loop.
-
-    Raises:
-        InputError: not None, and no finite number >= 0.
-    """
+    """Raise an InputError unless `tolerance` is None or a finite number >= 0."""
     if tolerance is not None:
         expected = "a relative error >= 0, such as 1e-5, or None for what rounding explains"
         check_number("tolerance", tolerance, expected, lambda x: 0 <= x < math.inf)
@@ -51,16 +47,15 @@ def rounding_of(trace: Trace) -> Rounding:
 
         √M · (eps + eps_sum · √n).
 
-    - A sum of n products with independent rounding errors is off by about u·√(n/2), relative to its root mean square
-      (the partial sums grow like √i, so u²·Σi = u²·n²/2 over n); eps·√n is 2.8 times that. eps_sum is that of the sums:
-      half precisions are summed in float32 on every device that torch uses them on.
-    - What is stored is rounded once more: the weight, the input, the output and a non-linearity for each matrix add up
-      to √4·u = eps in quadrature.
-    - The errors of the M stages of a loop are independent: √M of one. M counts every matrix of the model, embedding and
-      head included, so that it is never too small for a loop.
+    - A sum of n products with independent rounding errors has a relative error of about u·√(n/2), with respect to its
+      root mean square: the partial sums grow like √i, so that the relative variance is u²·(Σi)/n = u²·n/2. eps·√n is
+      2.8 times that. eps_sum is the eps of the sums: torch sums half precisions in float32 on every device.
+    - Stored values are rounded in addition: weight, input, output and non-linearity of each matrix, four roundings that
+      add up to √4·u = eps in quadrature.
+    - The errors of the M stages of a loop are independent and add up to √M times that of one. M counts all matrices of
+      the model, embedding and head included, and so is never too small for a loop.
 
-    What it leaves out is amplification inside one loop (sharp attention, cancellation), for which
-    the margins above must do.
+    Amplification inside a loop (sharp attention, cancellation) is not modeled; the margins above have to cover it.
     """
     dtype = working_dtype(trace)
     name, eps = str(dtype).removeprefix("torch."), torch.finfo(dtype).eps
@@ -73,7 +68,7 @@ def rounding_of(trace: Trace) -> Rounding:
 
 
 def coarser(one: Rounding, other: Rounding) -> Rounding:
-    """The rounding of a comparison of two models: the larger eps, and the larger tolerance."""
+    """The rounding of a comparison: the larger eps and the larger tolerance of two models."""
     coarse = max(one, other, key=lambda rounding: rounding.eps)
     return Rounding(dtype=coarse.dtype, eps=coarse.eps, tolerance=max(one.tolerance, other.tolerance))
 

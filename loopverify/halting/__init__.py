@@ -1,5 +1,5 @@
-"""Sequence-level halting: scores of confidence, thresholds calibrated to a perplexity budget, batches that shrink, and
-what all of it is worth on the clock (Sharma & Vu 2026, Table 13, Figure 4, appendix 17)."""
+"""Sequence-level halting: confidence scores, thresholds calibrated to a perplexity budget, batches that shrink, and the
+speed-up in seconds (Sharma & Vu 2026, Table 13, Figure 4, appendix 17)."""
 
 from __future__ import annotations
 

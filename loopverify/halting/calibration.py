@@ -1,14 +1,14 @@
-"""Sequence-level halting: by a confidence score, with a threshold calibrated to a perplexity budget (Sharma & Vu 2026,
+"""Sequence-level halting by a confidence score, with a threshold calibrated to a perplexity budget (Sharma & Vu 2026,
 appendix 17, Table 13).
 
-A sequence leaves at the smallest loop k whose score c_k exceeds a threshold; one that never does runs all K loops. One
-pass of K loops scores every exit of every sequence (`exit_table`); calibration and evaluation are arithmetic on that
-table. What is measured is the decision. Its speed-up is the ideal one, K over the loops taken; what an engine makes of
-it, with sequences that leave their batch, is measured by `frontier`.
+A sequence leaves at the first loop k whose score c_k exceeds a threshold; a sequence that never does runs all K loops.
+One pass of K loops scores every exit of every sequence (`exit_table`); calibration and evaluation are arithmetic on
+that table. They measure the decision, and its speed-up is the ideal one, K over the loops taken. The speed-up of an
+engine in which sequences leave their batch is measured by `frontier`.
 
-Differences from the paper: the threshold is the smallest of all real numbers that meets the budget, not of a grid (the
-perplexity only changes at scores of the table, so that these are all there is to try); and a halting rule is shown
-beside what its speed-up is worth: a model whose exits are all alike halts early without needing to know when.
+Differences from the paper: the threshold is the smallest real number that meets the budget, not the best of a grid (the
+perplexity changes at scores of the table only, so that no other thresholds need to be tried); and the record says
+whether the speed-up is an achievement: a model whose exits are all alike halts early whatever the score says.
 
 Shapes: N sequences, K loops.
 """
@@ -30,21 +30,21 @@ from loopverify.measures.held_out import Batches, Sample, perplexity
 __all__ = ["PAPER_BUDGET", "Halting", "HaltingRun", "calibrate", "halt", "halting"]
 
 PAPER_BUDGET = 1.01
-"""Dynamic perplexity over that of all loops."""
+"""Largest dynamic perplexity, relative to that of running all loops."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HaltingRun:
-    """What one threshold does to one set of sequences."""
+    """The effect of one threshold on one set of sequences."""
 
     threshold: float
     """τ; −inf lets every sequence leave at loop 1."""
     exits: tuple[int, ...]
-    """How many sequences leave at loops 1..K."""
+    """Number of sequences that leave at each loop 1..K."""
     loss: float
-    """Cross-entropy of the exits taken, nats a token."""
+    """Cross-entropy of the exits taken, nats per token."""
     exit_losses: tuple[float, ...]
-    """Cross-entropy of the exits 1..K, each taken by all, nats a token; the last is fixed depth."""
+    """Cross-entropies of the exits 1..K over all sequences, nats per token; the last is that of fixed depth."""
     sample: Sample
 
     @property
@@ -54,39 +54,39 @@ class HaltingRun:
 
     @property
     def fixed_perplexity(self) -> float:
-        """Of running all loops."""
+        """Perplexity of running all loops."""
         return perplexity(self.exit_losses[-1])
 
     @property
     def average_loops(self) -> float:
-        """Loops a sequence takes."""
+        """Mean number of loops per sequence."""
         return sum(k * count for k, count in enumerate(self.exits, start=1)) / sum(self.exits)
 
     @property
     def ideal_speedup(self) -> float:
-        """K over average loops: what halting could save if nothing but loops took time."""
+        """K over average loops: the speed-up if nothing but loops took time."""
         return len(self.exits) / self.average_loops
 
     @property
     def depth_use(self) -> float:
-        """CE(1) − CE(K), nats a token: what the loops that a sequence may skip are worth."""
+        """CE(1) − CE(K), nats per token: what the loops that a sequence may skip are worth."""
         return self.exit_losses[0] - self.exit_losses[-1]
 
     @property
     def uninformed_loss(self) -> float:
-        """Cross-entropy, nats a token, of as many sequences at each exit but chosen at random. `loss` is below it only
-        if the score knows which sequences can leave."""
+        """Cross-entropy, nats per token, if as many sequences left at each exit, but chosen at random. `loss` is below
+        it only if the score recognizes which sequences can leave."""
         shares = (count / sum(self.exits) for count in self.exits)
         return math.fsum(share * loss for share, loss in zip(shares, self.exit_losses, strict=True) if share)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Halting:
-    """A halting rule, calibrated on some sequences and judged on others."""
+    """A halting rule, calibrated on some sequences and evaluated on others."""
 
     score: str
     budget: float
-    """Largest allowed dynamic over fixed perplexity, in calibration."""
+    """Largest allowed ratio of dynamic to fixed perplexity, in calibration."""
     calibration: HaltingRun
     evaluation: HaltingRun
 
@@ -97,13 +97,13 @@ class Halting:
 
     @property
     def depth_unused(self) -> bool:
-        """Whether leaving after loop 1 without looking would meet the budget (the paper's K-invariant model): then a
-        speed-up says that the model does not use its loops, not that the rule finds the right one."""
+        """Whether the budget would be met if every sequence left after loop 1 (the paper's K-invariant model). Then
+        a speed-up shows that the model does not use its loops, not that the rule finds the right one."""
         return self.evaluation.depth_use <= math.log(self.budget)
 
     @property
     def within_budget(self) -> bool:
-        """Whether the budget holds on the sequences that it was not calibrated on."""
+        """Whether the budget holds on the evaluation sequences."""
         return self.evaluation.loss - self.evaluation.exit_losses[-1] <= math.log(self.budget)
 
     def __str__(self) -> str:
@@ -111,11 +111,11 @@ class Halting:
         text = (
             f"{run.average_loops:.2f} of {len(run.exits)} loops (ideal speed-up ×{run.ideal_speedup:.2f}), perplexity "
             f"{run.dynamic_perplexity:.4g} against {run.fixed_perplexity:.4g} at full depth, depth use CE(1) − CE(K) = "
-            f"{run.depth_use:+.4f} nats"
+            f"{run.depth_use:+.4f} nats per token"
         )
         if self.depth_unused:
-            return f"{text}: no success of halting, loop 1 alone is within the budget of ×{self.budget:g}"
-        return text if self.within_budget else f"{text}: over the budget of ×{self.budget:g} on new sequences"
+            return f"{text}: not an achievement of halting, loop 1 alone is within the budget of ×{self.budget:g}"
+        return text if self.within_budget else f"{text}: exceeds the budget of ×{self.budget:g} on new sequences"
 
 
 def halting(
@@ -132,13 +132,13 @@ def halting(
 
     Args:
         calibration: pairs (tokens, targets), each (B, T) int64, unpadded: a score is a mean over all T tokens.
-        evaluation: the same, of other text.
+        evaluation: the same, from other text.
         loops: K; the trained loops when omitted.
-        score: a name of `SCORES`, or a score of `halting.confidence`.
-        budget: dynamic over fixed perplexity, at least 1.
+        score: a name in `SCORES`, or a `Score`.
+        budget: ratio of dynamic to fixed perplexity, at least 1.
 
     Raises:
-        InputError: an unknown score, a budget below 1, or bad batches.
+        InputError: the score is unknown, the budget is below 1, or the batches are invalid.
     """
     _check_budget(budget)
     fit = exit_table(model, calibration, loops, score=score, seed=seed)
@@ -151,20 +151,25 @@ def calibrate(table: ExitTable, budget: float = PAPER_BUDGET) -> float:
     """The smallest threshold whose dynamic perplexity is at most `budget` times that of full depth; −inf if every
     sequence may leave at loop 1.
 
+    Sequence i is still running after loop k exactly if τ >= m_k = max(c_1..c_k). So raising τ past m_k exchanges its
+    loss at exit k for that at exit k + 1, and the total loss as a function of τ is L_1 plus the sum of these exchanges
+    over all m_k <= τ: one sort and one cumulative sum give it at every threshold that matters. The total need not fall
+    with τ, since later exits may be worse, so the first candidate within the budget is searched, not bisected.
+
     Raises:
-        InputError: not an ExitTable, or a budget below 1.
+        InputError: `table` is not an ExitTable, or the budget is below 1.
     """
     _check_table(table)
     _check_budget(budget)
-    # A sequence is still there after loop k while max(c_1..c_k) <= τ, so that this is where it trades L_k for L_{k+1}.
-    tips, order = _tips(table)[:, :-1].flatten().sort()
-    trades = (table.losses[:, 1:] - table.losses[:, :-1]).flatten()[order]
-    totals = table.losses[:, 0].sum() + torch.cat([trades.new_zeros(1), trades.cumsum(0)])
-    candidates = torch.cat([tips.new_tensor([-math.inf]), tips])
-    reached = totals[torch.searchsorted(tips, candidates, right=True)]
+    maxima, order = _running_maxima(table)[:, :-1].flatten().sort()
+    exchanges = (table.losses[:, 1:] - table.losses[:, :-1]).flatten()[order]
+    totals = table.losses[:, 0].sum() + torch.cat([exchanges.new_zeros(1), exchanges.cumsum(0)])
+    candidates = torch.cat([maxima.new_tensor([-math.inf]), maxima])
+    # right=True: with ties, all exchanges at this threshold count.
+    reached = totals[torch.searchsorted(maxima, candidates, right=True)]
     allowed = float(table.losses[:, -1].sum()) + math.log(budget) * table.sample.tokens
     within = reached <= allowed
-    within[-1] = True  # full depth, whatever its sum rounds to
+    within[-1] = True  # full depth meets any budget, even if its sum rounds to more
     return float(candidates[within.int().argmax()])
 
 
@@ -172,11 +177,11 @@ def halt(table: ExitTable, threshold: float) -> HaltingRun:
     """Let every sequence of a table leave at its first exit with a score above `threshold`.
 
     Raises:
-        InputError: not an ExitTable, or a threshold that is no number.
+        InputError: `table` is not an ExitTable, or the threshold is not a number.
     """
     _check_table(table)
-    check_number("threshold", threshold, "a score that an exit has to be above")
-    left = _tips(table) > threshold
+    check_number("threshold", threshold, "a score that an exit has to exceed")
+    left = _running_maxima(table) > threshold
     left[:, -1] = True
     taken = left.int().argmax(1, keepdim=True)
     return HaltingRun(
@@ -188,15 +193,15 @@ def halt(table: ExitTable, threshold: float) -> HaltingRun:
     )
 
 
-def _tips(table: ExitTable) -> Tensor:
-    """max(c_1..c_k), (N, K). A score that is not a number makes nobody leave."""
+def _running_maxima(table: ExitTable) -> Tensor:
+    """max(c_1..c_k), (N, K). NaN counts as −inf: it lets no sequence leave."""
     return table.scores.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf).cummax(1).values
 
 
 def _check_table(table: ExitTable) -> None:
-    check_kind("table", table, ExitTable, "an ExitTable, as exit_table(model, batches) makes it")
+    check_kind("table", table, ExitTable, "an ExitTable, as exit_table(model, batches) returns")
 
 
 def _check_budget(budget: float) -> None:
-    expected = "dynamic over fixed perplexity, 1 or more (1.01 allows 1 %)"
+    expected = "a ratio of dynamic to fixed perplexity >= 1 (1.01 allows 1 %)"
     check_number("budget", budget, expected, lambda ratio: 1 <= ratio < math.inf)

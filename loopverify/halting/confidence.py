@@ -1,18 +1,18 @@
-"""How sure an exit is of a sequence, and what it costs to ask: the scores that a halting rule can use.
+"""The confidence scores that a halting rule can use, and what they cost.
 
-| score              | of each token                                     | head products a token |
+| score              | per token                                         | head products/token   |
 |--------------------|---------------------------------------------------|-----------------------|
 | `margin`           | largest minus second largest logit (the paper's)  | 1                     |
 | `max_probability`  | the largest probability                           | 1                     |
 | `negative_entropy` | −entropy, nats                                    | 1                     |
 | `state_change`     | −rms(H_k − H_{k−1}) / rms(H_k)                    | 0                     |
-| `HeadScore(every)` | one of the first three, of every n-th token       | 1/n                   |
+| `HeadScore(every)` | one of the first three, at every n-th token       | 1/n                   |
 | `LowRankMargin`    | the margin through a head of rank r               | r·(1/D + 1/V)         |
 | `CertifiedMargin`  | `margin`, from bounds at rank r and a few rows    | (r + 1)/D + D/V +     |
 |                    | of the head                                       | rows in question/V    |
 
-The last two are in `halting.low_rank`. The score of a sequence is the mean over its tokens. A full head product that a
-score has asked for is the one that a leaving sequence is decoded from: an exit taken pays for its logits once.
+The last two are in `halting.low_rank`. The score of a sequence is the mean over its tokens. If a score needs a full
+head product, a leaving sequence is decoded from it: the logits of an exit are computed once.
 
 Shapes: n sequences, T tokens, D channels, V vocabulary.
 """
@@ -47,17 +47,17 @@ __all__ = [
 
 @dataclass(kw_only=True)
 class Work:
-    """What a run has cost so far, counted where it is spent."""
+    """The work that a run has executed so far; every part adds its own."""
 
     steps: int = 0
-    """Tokens put through the step: T for each loop of a sequence."""
+    """Tokens put through the step: T per loop and sequence."""
     products: float = 0.0
-    """Tokens multiplied with the whole head."""
+    """Tokens multiplied by the whole head."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Arrival:
-    """Some sequences that have just come out of one loop: what a score may look at."""
+    """Sequences after one loop, with all that a score may use."""
 
     model: Looped
     tokens: Tensor
@@ -74,53 +74,57 @@ class Arrival:
     targets: Tensor | None = None
     """(n, T) int64."""
     numbers: Tensor | None = None
-    """Which sequences of the whole set these are, (n,) int64."""
+    """Indices of these sequences in the whole set, (n,) int64."""
     work: Work = field(default_factory=Work)
 
     def statistics(self, wants: Collection[str] = LOSS) -> TokenStatistics:
-        """Every token, through the whole head."""
+        """Statistics of every token, from the whole head; counted as work."""
         self.work.products += self.after.shape[:2].numel()
         return exit_statistics(
             self.model, self.after, self.context, self.loop, self.loops, targets=self.targets, wants=wants
         )
 
     def rows(self, chosen: Tensor) -> Arrival:
-        """Some of the sequences, (n,) bool or indices; their context is made anew, as it may differ by row."""
+        """The chosen sequences, (n,) bool or indices; their context is computed again, as it may depend on the row."""
         parts = ("tokens", "before", "after", "targets", "numbers")
         some = {name: value[chosen] for name in parts if (value := getattr(self, name)) is not None}
         return replace(self, context=self.model.embed(some["tokens"])[1], **some)
 
     def at_tokens(self, chosen: slice) -> Arrival:
-        """Some of the tokens of every sequence: for readouts, which work token by token."""
+        """The chosen tokens of every sequence: possible because readouts work token by token."""
         parts = ("tokens", "before", "after", "targets")
         some = {name: value[:, chosen] for name in parts if (value := getattr(self, name)) is not None}
         return replace(self, **some)
 
 
 class Score(ABC):
-    """A measure of how sure an exit is: larger where it is surer."""
+    """A measure of the confidence of an exit; larger is more confident."""
 
     name: str
     wants: frozenset[str] = frozenset()
-    """What it needs of a full reading of the exit; nothing: it does without."""
+    """The statistics that it needs from a full reading of the exit; empty if it needs none."""
 
     @abstractmethod
     def confidence(self, at: Arrival, reading: TokenStatistics | None) -> Tensor:
-        """Of each token it looks at, (n, t). `reading` is full where the score `wants` one."""
+        """The confidence of each token that the score uses, (n, t).
+
+        Args:
+            reading: statistics of all tokens from the whole head, if the score `wants` any; otherwise None.
+        """
 
     def of(self, at: Arrival) -> tuple[Tensor, TokenStatistics | None]:
-        """The confidence (n, t), and the full reading that it took, if any."""
+        """The confidence (n, t), and the full reading that it needed, if any."""
         reading = at.statistics(self.wants | LOSS) if self.wants else None
         return self.confidence(at, reading), reading
 
     def leaves(self, at: Arrival, threshold: float) -> tuple[Tensor, TokenStatistics | None]:
-        """Which sequences have a mean confidence above `threshold`, (n,) bool, and a full reading if there is one."""
+        """Which sequences have a mean confidence above `threshold`, (n,) bool, and the full reading if there is one."""
         confidence, reading = self.of(at)
         return confidence.mean(-1) > threshold, reading
 
 
 class StateChange(Score):
-    """−rms(H_k − H_{k−1}) / rms(H_k): how far the state has settled. Needs no head; 0 where nothing moves."""
+    """−rms(H_k − H_{k−1}) / rms(H_k): 0 if the state has stopped changing. Needs no head product."""
 
     name = "state_change"
 
@@ -141,20 +145,20 @@ _STATISTICS: Mapping[str, tuple[str, Callable[[TokenStatistics], Tensor]]] = Map
 
 
 class HeadScore(Score):
-    """A statistic of the logits, of every n-th token (the last one among them).
+    """A statistic of the logits, at every n-th token (counted from the last, which is always used).
 
     Args:
         statistic: 'margin', 'max_probability' or 'negative_entropy'.
-        every: n. With 1 the head product serves decoding, too.
+        every: n. With 1 the head product is used for decoding as well.
 
     Raises:
-        InputError: an unknown statistic, or every < 1.
+        InputError: the statistic is unknown, or every < 1.
     """
 
     def __init__(self, statistic: str = "margin", every: int = 1) -> None:
         if not isinstance(statistic, str) or statistic not in _STATISTICS:
             raise unknown("statistic of the logits", statistic, _STATISTICS)
-        check_count("every", every, "an integer >= 1: the score looks at every n-th token")
+        check_count("every", every, "an integer >= 1: the score uses every n-th token")
         want, self._statistic = _STATISTICS[statistic]
         self.every, self._needs = every, frozenset({want}) | LOSS
         self.name = statistic if every == 1 else f"{statistic}/{every}"
@@ -172,14 +176,14 @@ class HeadScore(Score):
 SCORES: Mapping[str, Score] = MappingProxyType(
     {**{name: HeadScore(name) for name in _STATISTICS}, "state_change": StateChange()}
 )
-"""The scores that need nothing but a name."""
+"""The scores without parameters, by name."""
 
 
 def named(score: str | Score) -> Score:
-    """A score by its name, or as it is.
+    """The score of this name; a `Score` is returned as it is.
 
     Raises:
-        InputError: an unknown name.
+        InputError: the name is unknown.
     """
     if isinstance(score, Score):
         return score

@@ -1,9 +1,10 @@
-"""An engine in which sequences that halt leave their batch (Sharma & Vu 2026, appendix 17): what is decided is saved.
+"""An engine in which sequences that halt leave their batch (Sharma & Vu 2026, appendix 17), so that the loops they skip
+are really saved.
 
-A loop is run on groups of sequences of equal depth. After it, those sure enough are decoded and leave; the others go on
-together. With `pool` batches in flight, those left over from all of them are put into full batches again, so that a
-batch does not run half empty (the paper's engine is pool = 1: what is left of a batch goes on by itself). At full depth
-nothing is scored, and no exit is decoded but the one that is taken.
+A loop is run on groups of sequences of equal depth. After it, sequences that are confident enough are decoded and
+leave; the others continue. With `pool` batches in flight, the sequences that remain of all of them are merged into full
+batches, so that no batch runs half empty (the paper's engine is pool = 1: the rest of a batch continues alone). At full
+depth nothing is scored, and only the exit taken is decoded.
 
 Shapes: N sequences, n of them in a group, T tokens, D channels.
 """
@@ -31,37 +32,37 @@ __all__ = ["DynamicRun", "run_batches"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DynamicRun:
-    """What one pass over some sequences did."""
+    """The result of one pass over some sequences."""
 
     exits: Tensor
     """The loop at which each sequence left, (N,) int64."""
     losses: Tensor
-    """Cross-entropy of the exit taken, nats, summed over the tokens that count, (N,) float64."""
+    """Cross-entropy of the exit taken, summed over the tokens that count, nats, (N,) float64."""
     counts: Tensor
-    """Tokens that count, (N,) int64."""
+    """Number of tokens that count, (N,) int64."""
     tokens: int
     """N·T: all tokens."""
     work: Work
-    """What was executed."""
+    """The executed work."""
 
     @property
     def selected_loops(self) -> float:
-        """Loops that the rule chose, a sequence."""
+        """Mean number of loops per sequence chosen by the rule."""
         return float(self.exits.double().mean())
 
     @property
     def executed_loops(self) -> float:
-        """Loops that were run, a token: equal to `selected_loops` where nothing runs beyond its exit."""
+        """Loops run per token; equal to `selected_loops` if nothing runs beyond its exit and lengths are equal."""
         return self.work.steps / self.tokens
 
     @property
     def head_products(self) -> float:
-        """Products with the whole head, a token."""
+        """Products with the whole head per token."""
         return self.work.products / self.tokens
 
     @property
     def loss(self) -> float:
-        """Nats a token."""
+        """Cross-entropy of the exits taken, nats per token."""
         return float(self.losses.sum()) / int(self.counts.sum())
 
     @property
@@ -72,10 +73,10 @@ class DynamicRun:
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """Sequences of one length and depth."""
+    """Sequences of equal length and depth."""
 
     numbers: Tensor
-    """Which of all sequences, (n,) int64."""
+    """Indices in the whole set, (n,) int64."""
     tokens: Tensor
     targets: Tensor
     state: Tensor
@@ -95,23 +96,23 @@ def run_batches(
     """Run some sequences, each for as many loops as it needs, and decode the exit that it takes; without gradients.
 
     Args:
-        batches: pairs (tokens, targets), each (B, T) int64, unpadded; see `heldout.batch_pairs`.
-        loops: K, where everyone leaves; the trained loops when omitted.
-        score: how sure an exit is; None: all run to K.
+        batches: pairs (tokens, targets), each (B, T) int64, unpadded; see `measures.held_out.batch_pairs`.
+        loops: K, the loop at which all remaining sequences leave; the trained loops when omitted.
+        score: the confidence of an exit; None for fixed depth K.
         threshold: a sequence leaves after the first loop with a mean confidence above it.
         pool: consecutive batches of equal length whose sequences may share batches from loop 2 on.
         decode: which tokens are scored and decoded, 'all' or the 'last' one of a sequence (all that prediction of what
             comes next needs).
 
     Raises:
-        InputError: not a Looped, loops or a pool below 1, a score that is none, a threshold that is no number, an
-            unknown `decode`, tokens outside the vocabulary, or nothing to run.
+        InputError: `model` is not a Looped, loops or pool is below 1, the score is not a Score, the threshold is not a
+            number, `decode` is unknown, tokens are outside the vocabulary, or there are no batches.
     """
     check_looped(model)
     loops = model.trained_loops if loops is None else loops
     check_count("loops", loops)
-    check_count("pool", pool, "how many batches may be in flight, 1 or more")
-    check_number("threshold", threshold, "a mean confidence that an exit has to be above")
+    check_count("pool", pool, "an integer >= 1, the batches in flight")
+    check_number("threshold", threshold, "a mean confidence that an exit has to exceed")
     if score is not None:
         check_kind("score", score, Score, "a Score, or None for fixed depth; halting.SCORES has those with a name")
     if decode not in ("all", "last"):
@@ -128,10 +129,10 @@ class _Engine:
         self.model, self.loops, self.score, self.threshold, self.last = model, loops, score, threshold, last
         self.work, self.tokens, self.entered = Work(), 0, 0
         self.left: list[tuple[Tensor, int, Tensor, Tensor]] = []
-        """(numbers, exit, losses, counts) of those that leave together."""
+        """(indices, exit, losses, counts) of sequences that left together."""
 
     def run(self, window: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Take all sequences of a window through their loops."""
+        """Run all sequences of a window through their loops."""
         size = len(window[0][0])
         groups = [self._enter(tokens, targets) for tokens, targets in window]
         for loop in range(1, self.loops + 1):
@@ -139,10 +140,10 @@ class _Engine:
             groups = self._regroup([group for group in stayed if group is not None], size)
 
     def result(self) -> DynamicRun:
-        """What has been done so far, in the order of the sequences."""
+        """The result so far, in the order of the sequences."""
         if not self.left:
             raise InputError(
-                "no batches; expected at least one pair (tokens, targets). Was an iterator already used up?"
+                "no batches; expected at least one pair (tokens, targets). Was an iterator already consumed?"
             )
         numbers = torch.cat([part[0] for part in self.left])
         order = numbers.argsort()
@@ -166,7 +167,7 @@ class _Engine:
         return _Group(numbers, tokens, targets, *self.model.embed(tokens))
 
     def _advance(self, group: _Group, loop: int) -> _Group | None:
-        """Run one loop, see off those who leave, and return those who stay."""
+        """Run one loop, decode the sequences that leave, and return those that stay."""
         after = self.model.step(group.state, group.context, loop)
         self.work.steps += group.tokens.numel()
         at = self._arrival(group, after, loop)
@@ -206,7 +207,7 @@ class _Engine:
         self.left.append((at.numbers, at.loop, reading.loss.double().sum(-1), (at.targets != IGNORE).sum(-1)))
 
     def _regroup(self, groups: list[_Group], size: int) -> list[_Group]:
-        """The same sequences in as few groups of at most `size` as there can be."""
+        """The same sequences in the smallest number of groups of at most `size`."""
         if len(groups) < 2 or all(len(group.tokens) == size for group in groups):
             return groups
         parts = ("numbers", "tokens", "targets", "state")
@@ -214,7 +215,7 @@ class _Engine:
         return [self._group(*rows) for rows in zip(*merged, strict=True)]
 
     def _group(self, numbers: Tensor, tokens: Tensor, targets: Tensor, state: Tensor) -> _Group:
-        # The context is made anew, as it may differ by row; the state that comes with it is H_0.
+        # The context may depend on the row, so it is computed again; the state that comes with it is H_0, not needed.
         return _Group(numbers, tokens, targets, state, self.model.embed(tokens)[1])
 
 

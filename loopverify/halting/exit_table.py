@@ -1,4 +1,4 @@
-"""Every exit of every sequence from one pass: what it costs and how sure it is. What `halting` decides on.
+"""The loss and the confidence of every exit of every sequence, from one pass: the data on which `halting` decides.
 
 Shapes: N sequences, K loops, B batch, T tokens, V vocabulary.
 """
@@ -22,13 +22,13 @@ __all__ = ["SCORES", "ExitTable", "arrival", "exit_table"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExitTable:
-    """Every exit of every sequence, from one pass: all that a halting rule needs. float64 on the CPU."""
+    """The confidence and the loss of every exit of every sequence. Tensors are float64 on the CPU."""
 
     score: str
     scores: Tensor
     """c_k, the mean over all T tokens of a sequence, (N, K)."""
     losses: Tensor
-    """Cross-entropy of exit k summed over the tokens that count, nats, (N, K)."""
+    """Cross-entropy of exit k, summed over the tokens that count, nats, (N, K)."""
     sample: Sample
 
     @property
@@ -38,7 +38,7 @@ class ExitTable:
 
     @property
     def exit_losses(self) -> tuple[float, ...]:
-        """Cross-entropy of the exits 1..K, nats a token."""
+        """Cross-entropies of the exits 1..K, nats per token."""
         return tuple((self.losses.sum(0) / self.sample.tokens).tolist())
 
 
@@ -51,12 +51,16 @@ def exit_table(
     by: Literal["sequence", "token"] = "sequence",
     seed: int = 0,
 ) -> ExitTable:
-    """Score every exit of every sequence in one pass of `loops`; raises as `halting`.
+    """Score every exit of every sequence in one pass of `loops`.
 
     Args:
-        score: a name of `SCORES`, or a score that looks at every token or fewer.
-        by: what leaves: a whole sequence with the mean confidence of its tokens, or each token by itself (then N counts
-            tokens, those without a target left out).
+        score: a name in `SCORES`, or a `Score`.
+        by: the unit that leaves: a whole sequence, by the mean confidence of its tokens, or each token alone (N is then
+            the number of tokens that have a target).
+
+    Raises:
+        InputError: the score or the unit is unknown, batches or seed are invalid, or the score does not use every token
+            although each is to leave alone.
     """
     score = named(score)
     check_count("seed", seed, "an integer >= 0", least=0)
@@ -86,13 +90,13 @@ def exit_table(
 def _check_every_token(score: Score, confidence: Tensor, targets: Tensor) -> None:
     if confidence.shape != targets.shape:
         raise InputError(
-            f"score {score.name!r} looks at {confidence.shape[1]} of {targets.shape[1]} tokens; expected one that "
-            "looks at every token, to let each leave by itself"
+            f"score {score.name!r} uses {confidence.shape[1]} of {targets.shape[1]} tokens; expected one that uses "
+            "every token, so that each can leave alone"
         )
 
 
 def arrival(trace: Trace, loop: int, targets: Tensor | None = None) -> Arrival:
-    """What a score may look at after loop `loop` of a trace."""
+    """The input of a score after loop `loop` of a trace."""
     return Arrival(
         model=trace.model,
         tokens=trace.tokens,

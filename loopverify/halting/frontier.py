@@ -1,10 +1,11 @@
-"""What halting is worth on the clock: perplexity against throughput (Sharma & Vu 2026, Figure 4 and Table 13).
+"""The speed-up of halting in seconds: perplexity against throughput (Sharma & Vu 2026, Figure 4 and Table 13).
 
-A model is run at every fixed depth, read at its last exit only, and by halting rules whose thresholds are calibrated on
-other sequences; all in turns. The speed-up of a rule is set beside two numbers that it cannot reach by luck: K over the
-average loops, which forgets that asking an exit costs, and the *ideal by counted work*, (K + h) / (loops + h·products),
-with the loops and head products that were counted and h what a head product costs in loops. h comes from the same
-rounds: the seconds t_k of fixed depth are a line in k, t_k = e + a·k, and h = e/a (the embedding is in it, too).
+A model is run at every fixed depth, read at its last exit only, and under halting rules whose thresholds are calibrated
+on other sequences; all runs are timed interleaved. The speed-up of a rule is compared with two ideals: K over the
+average loops, which ignores that scoring an exit costs time, and the *ideal by counted work*,
+(K + h) / (loops + h·products), from the counted loops and head products and the cost h of a head product in loops. h
+comes from the same rounds: the seconds of fixed depth k are a line, t_k = e + a·k, and h = e/a (which includes the
+embedding).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from loopverify.halting.dynamic_batch import DynamicRun, run_batches
 from loopverify.halting.exit_table import exit_table
 from loopverify.looped import Looped
 from loopverify.measures.held_out import Batches, batch_pairs, perplexity
-from loopverify.measures.timing import Clock, median_ratio, take_turns
+from loopverify.measures.timing import Clock, median_ratio, time_interleaved
 from loopverify.readonly import untouched
 
 __all__ = ["Frontier", "FrontierPoint", "Rule", "frontier", "head_cost", "ideal_speedup", "race"]
@@ -36,40 +37,40 @@ class Rule:
     score: Score
     threshold: float
     budget: float | None = None
-    """What it was calibrated to, dynamic over fixed perplexity."""
+    """The ratio of dynamic to fixed perplexity that it was calibrated to; None if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrontierPoint:
-    """One way to run the model."""
+    """One way to run the model: at a fixed depth, or under a halting rule."""
 
     score: str | None
-    """None: fixed depth."""
+    """Name of the score; None for fixed depth."""
     threshold: float | None
     budget: float | None
     selected_loops: float
-    """Loops a sequence was given by its rule, mean."""
+    """Mean number of loops per sequence chosen by the rule."""
     executed_loops: float
-    """Loops that were run, a token."""
+    """Loops run per token."""
     head_products: float
-    """Products with the whole head, a token."""
+    """Products with the whole head per token."""
     loss: float
-    """Cross-entropy of the exits taken, nats a token."""
+    """Cross-entropy of the exits taken, nats per token."""
     tokens_per_second: float
-    """Median over rounds; of this machine, not to be compared with another's."""
+    """Median over rounds, on this machine; not comparable with other machines."""
     speedup: float
-    """Over fixed depth K, median over rounds."""
+    """Speed relative to fixed depth K, median over rounds."""
     ideal: float
-    """The speed-up that the counted work would give."""
+    """The speed-up that follows from the counted work."""
 
     @property
     def perplexity(self) -> float:
-        """exp(loss), of a token."""
+        """exp(loss), per token."""
         return perplexity(self.loss)
 
     @property
     def share_of_ideal(self) -> float:
-        """speedup / ideal: below 1 is what the engine itself costs."""
+        """speedup / ideal; below 1 by the overhead of the engine."""
         return self.speedup / self.ideal
 
 
@@ -92,7 +93,7 @@ class Frontier:
     pool: int
 
     def share_of_depth(self, point: FrontierPoint) -> float:
-        """speedup / (K / selected loops), the paper's 0.84 to 0.94: what is left when asking exits is not free."""
+        """speedup / (K / selected loops), 0.84 to 0.94 in the paper: below 1 because scoring exits takes time."""
         return point.speedup * point.selected_loops / self.loops
 
 
@@ -110,19 +111,19 @@ def frontier(
     seed: int = 0,
     clock: Clock = time.perf_counter,
 ) -> Frontier:
-    """Calibrate every score to every budget on some sequences and time the rules on others.
+    """Calibrate every score to every budget on some sequences, and time the rules on others.
 
     Args:
         calibration: pairs (tokens, targets), each (B, T) int64, unpadded (the paper: 160 sequences).
-        evaluation: the same, of other text; in batches as they are to be run (the paper: of 8).
+        evaluation: the same, from other text, in batches as they are to be run (the paper: of 8).
         loops: K; the trained loops when omitted.
-        scores: names of `SCORES`, or scores of `halting.confidence`.
-        budgets: dynamic over fixed perplexity.
+        scores: names in `SCORES`, or `Score`s.
+        budgets: ratios of dynamic to fixed perplexity.
         pool: as in `run_batches`.
-        repeats, warmup, clock: as in `take_turns`.
+        repeats, warmup, clock: as in `time_interleaved`.
 
     Raises:
-        InputError: an unknown score, a budget below 1, no repeats, or bad batches.
+        InputError: a score is unknown, a budget or `repeats` is below 1, or the batches are invalid.
     """
     pairs = batch_pairs(model, calibration)
     for name, many in (("scores", scores), ("budgets", budgets)):
@@ -146,7 +147,7 @@ def race(
     seed: int = 0,
     clock: Clock = time.perf_counter,
 ) -> Frontier:
-    """Time rules that are calibrated already, in turns with every fixed depth. As `frontier`."""
+    """Time calibrated rules, interleaved with every fixed depth. Arguments and errors are those of `frontier`."""
     pairs = batch_pairs(model, batches)
     for rule in rules:
         check_kind("a rule", rule, Rule, "a Rule(score=..., threshold=...)")
@@ -159,7 +160,7 @@ def race(
     ]
     with untouched(model, seed):
         runs = [job() for job in jobs]
-        rounds = take_turns(jobs, repeats=repeats, warmup=warmup, clock=clock, device=pairs[0][0].device)
+        rounds = time_interleaved(jobs, repeats=repeats, warmup=warmup, clock=clock, device=pairs[0][0].device)
     price = statistics.median(head_cost(seconds[:loops]) for seconds in rounds)
     points = [
         _point(run, rule, rounds, place, loops, price)
@@ -179,8 +180,8 @@ def race(
 
 
 def head_cost(seconds: Sequence[float]) -> float:
-    """What a head product costs in loops, from the times of fixed depths 1..K: e/a of the line e + a·k through the
-    first and the last of them, at least 0. NaN where there is no such line."""
+    """The cost h of a head product in loops, from the seconds of fixed depths 1..K: e/a of the line e + a·k through
+    the first and the last, at least 0. NaN if K = 1, or if more loops took no more time."""
     K = len(seconds)
     if K < 2:
         return math.nan
@@ -189,7 +190,8 @@ def head_cost(seconds: Sequence[float]) -> float:
 
 
 def ideal_speedup(loops: int, price: float, run: DynamicRun) -> float:
-    """What the counted work of a run would save over `loops` loops and one head product, at `price` loops a product."""
+    """The speed-up over `loops` loops and one head product that the counted work of `run` implies, if a head product
+    costs as much as `price` loops."""
     return (loops + price) / (run.executed_loops + price * run.head_products)
 
 

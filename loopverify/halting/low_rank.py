@@ -1,14 +1,27 @@
-"""Margins through a part of the head: of low rank as they come out, or exact, with a few rows of the whole head.
+"""Logit margins from a part of the head: approximate, of low rank, or exact, with certified bounds.
 
-The logits of a state x are W x. With any invertible B they are W' x' of W' = W B⁻¹ and x' = B x, and the first r of
-their D channels say most of it if B puts the large ones first. What the others can add to logit i is bounded row by
-row (Cauchy-Schwarz): |W'_i,>r · x'_>r| <= ‖W'_i,>r‖ · ‖x'_>r‖. So r + 1 numbers a row give an upper bound of every
-logit; the second largest of some exact logits is a lower bound of the second largest of all; and a row whose upper
-bound is below it is not among the first two. The exact logits of the few rows left are all that a margin needs.
+A margin needs only the two largest of V logits, yet a head product computes all of them. The certified margin computes
+cheap upper bounds of all logits, and exact values of the few that can be among the two largest:
 
-B balances head and states (balanced truncation; Moore 1981): channel by channel both have the same second moment σ_j,
-falling, so that neither is large where the other is not. The bound then is of the order of Σ_{j>r} σ_j, at most that
-of the singular vectors of W alone, and far less where the states of a trained model use few directions.
+1. Change coordinates. The logits W x of a state x equal W' x' with W' = W B⁻¹ and x' = B x, for any invertible B.
+   Choose B such that the first r of the D coordinates contribute most.
+2. Bound every logit from above. By Cauchy-Schwarz the other coordinates add at most ‖W'_i,>r‖ · ‖x'_>r‖ to logit i, so
+
+       W_i x <= W'_i,≤r · x'_≤r + ‖W'_i,>r‖ · ‖x'_>r‖ =: upper_i,
+
+   a product of r + 1 instead of D numbers per row.
+3. Bound the second largest logit from below: by the second largest of the exact logits of a few rows, the *seeds*. Any
+   rows give a valid bound, and those with the largest upper_i a good one.
+4. A row whose upper bound is below that lower bound cannot be among the two largest. Compute the exact logits of the
+   remaining rows: the two largest of them are the two largest of all.
+
+Steps 2 and 3 hold in exact arithmetic. In floating point an upper bound may come out too small and the lower bound too
+large, by rounding, and the true maximum could be excluded. So the lower bound is reduced by the most that rounding can
+contribute, which is proportional to ‖x‖; forgetting this would give a margin that is exact except now and then.
+
+B balances head and states (balanced truncation; Moore 1981): in its coordinates both have the same second moment σ_j in
+channel j, decreasing in j, so that neither is large where the other is small. The slack of step 2 is then of the order
+of Σ_{j>r} σ_j: at most that of the singular vectors of W alone, and far less if the states use few directions.
 
 Shapes: n sequences, T tokens, m of their tokens at a time, D channels, V vocabulary, r rank.
 """
@@ -28,22 +41,26 @@ from loopverify.theory.polar import at_least_float32
 __all__ = ["CertifiedMargin", "LowRankMargin", "balanced"]
 
 SEEDS = 8
-"""Exact logits that bound the second largest from below."""
+"""Number of exact logits whose second largest bounds the second largest of all from below."""
 RIDGE = 1e-3
-"""Of the mean second moment of the states' channels, added to each: directions that were not seen may still come."""
+"""Share of the mean second moment of the states' channels that is added to each channel, because later states may use
+directions that the given ones do not."""
 DEAR = 64
-"""What a row gathered for one token takes, in rows of a product of many tokens: where more than V / DEAR are in
-question, all are multiplied."""
+"""Time to gather and multiply a row for one token, relative to a row in a product of many tokens. If more than V / DEAR
+rows of a token remain, all V are multiplied."""
 
 
 def balanced(head: LinearHead, shown: Tensor | None = None) -> Tensor:
-    """B, (D, D) float64: the coordinates in which head and states weigh the same, the heaviest first.
+    """B, (D, D) float64: coordinates in which head and states have equal second moments, the largest first.
+
+    With L L' the second moment of the states and E diag(σ²) E' that of W L, B = diag(√σ) E' L⁻¹ turns both moments into
+    diag(σ).
 
     Args:
-        shown: some of the states that the head will be given, (..., D); None: as if they had no direction.
+        shown: typical inputs of the head, (..., D); None for states without preferred directions.
 
     Raises:
-        InputError: states of other channels than the head's.
+        InputError: the states do not have the channels of the head.
     """
     W = head.weight.detach().double()
     V, D = W.shape
@@ -57,21 +74,23 @@ def balanced(head: LinearHead, shown: Tensor | None = None) -> Tensor:
     L = torch.linalg.cholesky(moment)
     squares, E = torch.linalg.eigh(L.mT @ (W.mT @ W / V) @ L)
     squares, E = squares.flip(0), E.flip(1)
-    scales = squares.clamp_min(1e-12 * float(squares[0])).sqrt().sqrt()  # invertible where the head has no full rank
+    scales = (
+        squares.clamp_min(1e-12 * float(squares[0])).sqrt().sqrt()
+    )  # clamped, so that B is invertible if the head is not of full rank
     coordinates: Tensor = scales[:, None] * torch.linalg.solve_triangular(L.mT, E, upper=True).mT
     return coordinates
 
 
 class LowRankMargin(Score):
-    """The logit margin through a head cut to rank r. Off by what the cut takes away; nothing bounds that here.
+    """The logit margin of the head truncated to rank r. Its error is not bounded; see `CertifiedMargin`.
 
     Args:
-        head: what to approximate, as it is now.
-        rank: r, 1..D. A full rank gives the margin itself, to rounding.
-        shown: as of `balanced`.
+        head: the head to approximate, with its present weights.
+        rank: r, 1..D. The full rank gives the exact margin, up to rounding.
+        shown: as in `balanced`.
 
     Raises:
-        InputError: not a LinearHead, a rank out of range, or states of other channels than the head's.
+        InputError: `head` is not a LinearHead, the rank is out of range, or the states do not have its channels.
     """
 
     def __init__(self, head: LinearHead, rank: int, shown: Tensor | None = None) -> None:
@@ -89,17 +108,17 @@ class LowRankMargin(Score):
 
 
 class CertifiedMargin(Score):
-    """The exact logit margin, from bounds of all logits and the exact ones of those that may be among the first two.
+    """The exact logit margin, from upper bounds of all logits and exact values of the few that can be the two largest.
 
-    It is the margin of the two largest logits in exact arithmetic, to the rounding of these two dot products (a row is
-    left out only where no rounding could bring it in). Counted as head products are all multiplications with the bounds
-    and with rows of the head, the latter for all V where more than V / DEAR rows of a token stay in question.
+    The result is the margin of the two logits that are largest in exact arithmetic, up to the rounding of these two dot
+    products: a row is excluded only if no rounding could change that. Counted as head products are all multiplications
+    with bounds and with rows of the head; for tokens of which more than V / DEAR rows remain, all V rows are computed.
 
     Args:
-        head: the model's own, as it is now.
-        rank: r, 1..D, of the bounds. More make the bounds tighter and dearer; D / 8 to D / 4 is a good start.
-        shown: some of the states that the head will be given, (..., D), see `balanced`: the better they are, the fewer
-            rows stay in question. The margin is exact whatever they are.
+        head: the model's own head, with its present weights.
+        rank: r, 1..D, of the bounds. More is tighter and more expensive; D / 8 to D / 4 is a good choice.
+        shown: typical inputs of the head, (..., D), see `balanced`. The better they represent later states, the fewer
+            rows remain; the margin is exact regardless.
 
     Raises:
         InputError: as `LowRankMargin`.
@@ -114,32 +133,35 @@ class CertifiedMargin(Score):
         W, B = self._weight.double(), self._basis.double()
         turned = W @ torch.linalg.inv(B)
         self._bounds = torch.cat([turned[:, :rank], turned[:, rank:].norm(dim=-1, keepdim=True)], -1).to(dtype)
-        # With u = eps / 2, D·u·‖B‖·‖W'_i‖ each: the turned state, and a logit of a seed. D·u / 2 more: the norm of its
-        # tail. (r + 3)·u: the bounds and the product with them. What the inverse leaves is measured.
+        # Rounding, per unit of ‖x‖, with u = eps / 2 the unit roundoff and in multiples of ‖B‖·max_i ‖W'_i‖:
+        #   D·u for x' = B x, D·u for the exact logit of a seed, D·u / 2 for the norm of the tail of x',
+        #   (r + 3)·u for rounding the bounds and for the product with them.
+        # Together below 6 (D + 1)·u = 3 (D + 1)·eps, since r <= D. W' B differs from W by the error of the inverse,
+        # which no such formula covers: it is measured in float64 and added.
         inverse = (W - turned @ B).norm(dim=-1).max()
         eps = torch.finfo(dtype).eps
         self._rounding = float(3 * (D + 1) * eps * B.norm() * turned.norm(dim=-1).max() + inverse)
-        """The most that rounding can move a bound against a logit, for each unit of ‖x‖."""
+        """Upper bound of the rounding error in `upper bound − logit`, per unit of ‖x‖."""
 
     @torch.no_grad()
     def confidence(self, at: Arrival, reading: TokenStatistics | None = None) -> Tensor:
         """(n, T)."""
         shown = at_least_float32(self._head.shown(at.after, at.loop, at.loops)).flatten(0, 1)
-        pieces = torch.split(shown, max(1, LOGITS // len(self._weight)))
-        margins, products = zip(*map(self._margins, pieces), strict=True)
+        chunks = torch.split(shown, max(1, LOGITS // len(self._weight)))
+        margins, products = zip(*map(self._margins, chunks), strict=True)
         at.work.products += sum(products)
         return torch.cat(margins).view(at.after.shape[:2])
 
     def _margins(self, x: Tensor) -> tuple[Tensor, float]:
-        """Exact margins of states (m, D), and what they cost in head products."""
+        """Exact margins of states (m, D), and their cost in head products."""
         V, D = self._weight.shape
         upper = self._upper(x)
         seeds = upper.topk(min(SEEDS, V)).indices
         exact = torch.einsum("msd,md->ms", self._weight[seeds], x)
-        second = exact.topk(2).values[:, 1]
-        floor = second - self._rounding * x.norm(dim=-1)
-        many = (upper >= floor[:, None]).count_nonzero(-1) > V // DEAR
-        tokens, rows = (upper >= floor.masked_fill(many, torch.inf)[:, None]).nonzero(as_tuple=True)
+        lower = exact.topk(2).values[:, 1] - self._rounding * x.norm(dim=-1)
+        # (token, row) pairs that remain; tokens with too many are left out here and computed in full below.
+        many = (upper >= lower[:, None]).count_nonzero(-1) > V // DEAR
+        tokens, rows = (upper >= lower.masked_fill(many, torch.inf)[:, None]).nonzero(as_tuple=True)
         first, second = _two_largest((self._weight[rows] * x[tokens]).sum(-1), tokens, len(x))
         margin = first - second
         if many.any():
@@ -148,14 +170,14 @@ class CertifiedMargin(Score):
         return margin, bounds + (seeds.numel() + len(rows)) / V + int(many.sum())
 
     def _upper(self, x: Tensor) -> Tensor:
-        """An upper bound of every logit of states (m, D), to rounding, (m, V)."""
+        """An upper bound of every logit of states (m, D), up to rounding, (m, V)."""
         turned = x @ self._basis.mT
-        known, rest = turned[:, : self._rank], turned[:, self._rank :]
-        return F.linear(torch.cat([known, rest.norm(dim=-1, keepdim=True)], -1), self._bounds)
+        head, tail = turned[:, : self._rank], turned[:, self._rank :]
+        return F.linear(torch.cat([head, tail.norm(dim=-1, keepdim=True)], -1), self._bounds)
 
 
 def _two_largest(values: Tensor, groups: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest and second largest of the values (c,) of each of `count` groups, given the group of each, rising."""
+    """The largest and second largest of the values (c,) in each of `count` groups; `groups` (c,) is sorted."""
     sizes = groups.bincount(minlength=count)
     within = torch.arange(len(groups), device=groups.device) - (sizes.cumsum(0) - sizes)[groups]
     table = values.new_full((count, max(2, int(sizes.max()))), -torch.inf)
@@ -165,7 +187,7 @@ def _two_largest(values: Tensor, groups: Tensor, count: int) -> tuple[Tensor, Te
 
 
 def _check(head: LinearHead, rank: int) -> int:
-    check_kind("head", head, LinearHead, "a LinearHead; see halting.linear_head, which gives a model's own")
+    check_kind("head", head, LinearHead, "a LinearHead, as halting.linear_head(model) returns")
     V, D = head.weight.shape
     if V < 2:
         raise InputError(f"a margin of {V} logits; expected at least two")

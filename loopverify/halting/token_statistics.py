@@ -1,11 +1,11 @@
-"""What an exit says about each token, read without ever holding its logits: a head product costs time, not memory.
+"""Statistics of each token at an exit, computed without holding all logits: a head product then costs time, not memory.
 
-A linear head is multiplied block by block of the vocabulary, and each block leaves behind its two largest logits, its
-log-sum-exp, its entropy and the logit of the target; what is known of the blocks is all that is needed of the whole
-(the entropy by the chain rule, H = Σ_b w_b·H_b + H(w), with w_b the probability of block b). A readout of any other
-form is called on a few tokens at a time.
+A linear head is multiplied block by block of the vocabulary. Of each block only its two largest logits, its
+log-sum-exp, its entropy and the logit of the target are kept, which determine those of the whole vocabulary (the
+entropy by the chain rule, H = Σ_b w_b·H_b + H(w), with w_b the probability of block b). Any other readout is called on
+a few tokens at a time.
 
-Shapes: B batch, T tokens, D channels, V vocabulary. Half precisions are read in float32; everything in nats or logits.
+Shapes: B batch, T tokens, D channels, V vocabulary. Half precisions are measured in float32; units are nats or logits.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ __all__ = [
 ]
 
 LOSS = frozenset({"mass"})
-"""What the loss of a token needs."""
+"""The statistics that the loss of a token needs."""
 BLOCK = 1024
 """Rows of a linear head multiplied at a time: 2 MB of logits for 512 tokens in float32."""
 LOGITS = 1 << 20
-"""Logits held at a time where the readout is not a linear head."""
+"""Logits held at a time if the readout is not a linear head."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,13 +48,13 @@ class LinearHead:
     """A readout whose logits are weight @ shown."""
 
     shown: Callable[[Tensor, int, int], Tensor]
-    """shown(state (..., D), loop, loops) -> (..., D): what the exit gives to the head."""
+    """shown(state (..., D), loop, loops) -> (..., D): the input of the head at this exit."""
     weight: Tensor
     """(V, D)."""
 
 
 def linear_head(model: Looped) -> LinearHead | None:
-    """The linear head of the reference transformer; None where a model reads its exits in another way."""
+    """The linear head of the reference transformer; None for any other model or readout."""
     module = model.module
     if not isinstance(module, LoopedTransformer) or model.readout != module.readout:
         return None
@@ -65,10 +65,10 @@ def linear_head(model: Looped) -> LinearHead | None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenStatistics:
-    """One exit, token by token: each field is (B, T), or None where it was not asked for."""
+    """One exit, token by token: each field is (B, T), or None if it was not requested."""
 
     token: Tensor | None
-    """int64: the likeliest token; one of them in a tie."""
+    """int64, the most likely token; one of them in a tie."""
     first: Tensor | None
     """Its logit."""
     second: Tensor | None
@@ -78,7 +78,7 @@ class TokenStatistics:
     target: Tensor | None
     """The logit of the target, 0 where it is ignored."""
     counted: Tensor | None
-    """bool: whether there is a target to be counted."""
+    """bool, whether the target counts."""
 
     @property
     def margin(self) -> Tensor:
@@ -109,7 +109,7 @@ class TokenStatistics:
         return torch.where(self.counted, self.logsumexp - self.target, 0.0)
 
     def rows(self, chosen: Tensor) -> TokenStatistics:
-        """The reading of some sequences: chosen is (B,) bool or indices."""
+        """The statistics of the chosen sequences, (B,) bool or indices."""
         return self._map(lambda values: values[chosen])
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> TokenStatistics:
@@ -130,17 +130,17 @@ def exit_statistics(
     """Read exit `loop` of a run of `loops` at every token of `state` (B, T, D).
 
     Args:
-        targets: (B, T) int64, -100 where a token is left out; without them there is no loss.
-        wants: what to find out, as each costs a pass over the logits: "top" (token, first, second), "mass" (logsumexp)
-            and "entropy" (which brings "mass").
+        targets: (B, T) int64, -100 where a token is left out; without targets there is no loss.
+        wants: the statistics to compute, each of which costs a pass over the logits: "top" (token, first, second),
+            "mass" (logsumexp) and "entropy" (which includes "mass").
 
     Raises:
-        InputError: targets outside the vocabulary, or a margin of a single logit.
+        InputError: a target is outside the vocabulary, or "top" is wanted of a single logit.
     """
     head = linear_head(model)
     if head is not None:
         return head_statistics(head.shown(state, loop, loops), head.weight, targets=targets, wants=wants)
-    parts, at, many = [], 0, 1  # one token alone tells how many logits there are
+    parts, at, many = [], 0, 1  # the first call, of one token, shows how many logits a token has
     while at < state.shape[1]:
         logits = model.readout(state[:, at : at + many], context, loop, loops)
         aims = None if targets is None else targets[:, at : at + many]
@@ -152,7 +152,7 @@ def exit_statistics(
 def head_statistics(
     shown: Tensor, weight: Tensor, *, targets: Tensor | None = None, wants: Collection[str] = LOSS
 ) -> TokenStatistics:
-    """As `exit_statistics`, of the logits shown (B, T, D) @ weight (V, D)^T."""
+    """As `exit_statistics`, for the logits shown (B, T, D) @ weight (V, D)^T."""
     _check(targets, len(weight), wants)
     parts, start = [], 0
     for rows in torch.split(weight, BLOCK):
@@ -164,7 +164,7 @@ def head_statistics(
 def logit_statistics(
     logits: Tensor, *, targets: Tensor | None = None, wants: Collection[str] = LOSS
 ) -> TokenStatistics:
-    """As `exit_statistics`, of logits (B, T, V) at hand."""
+    """As `exit_statistics`, for given logits (B, T, V)."""
     _check(targets, logits.shape[-1], wants)
     return _of_block(logits, 0, targets, wants)
 
@@ -177,7 +177,7 @@ def _check(targets: Tensor | None, V: int, wants: Collection[str]) -> None:
 
 
 def _of_block(block: Tensor, start: int, targets: Tensor | None, wants: Collection[str]) -> TokenStatistics:
-    """The logits (B, T, v) of the tokens start, start + 1, ... of the vocabulary, as if there were no others."""
+    """Statistics of the logits (B, T, v) of tokens start, start + 1, ..., as if the vocabulary had no others."""
     block = at_least_float32(block)
     token = first = second = target = counted = None
     if "top" in wants:
@@ -186,7 +186,7 @@ def _of_block(block: Tensor, start: int, targets: Tensor | None, wants: Collecti
         second = values[..., 1] if values.shape[-1] > 1 else torch.full_like(first, -torch.inf)
     if targets is not None:
         counted = targets != IGNORE
-        target = _aimed(block, targets - start)
+        target = _gathered(block, targets - start)
     return TokenStatistics(
         token=token,
         first=first,
@@ -198,15 +198,15 @@ def _of_block(block: Tensor, start: int, targets: Tensor | None, wants: Collecti
     )
 
 
-def _aimed(block: Tensor, places: Tensor) -> Tensor:
-    """The logits at these places of a block, 0 for those outside it."""
+def _gathered(block: Tensor, places: Tensor) -> Tensor:
+    """The logits of a block at `places` (B, T); 0 for places outside the block."""
     inside = (places >= 0) & (places < block.shape[-1])
     found = block.gather(-1, places.where(inside, 0)[..., None])[..., 0]
     return torch.where(inside, found, 0.0)
 
 
 def _over_vocabulary(parts: Sequence[TokenStatistics]) -> TokenStatistics:
-    """From readings of all blocks of the vocabulary, that of the whole."""
+    """The statistics of the whole vocabulary from those of its blocks."""
     token = first = second = entropy = None
     firsts, seconds, tokens, masses, spreads, targets = (
         _stacked(parts, name) for name in ("first", "second", "token", "logsumexp", "entropy", "target")
@@ -230,7 +230,7 @@ def _over_vocabulary(parts: Sequence[TokenStatistics]) -> TokenStatistics:
 
 
 def _over_tokens(parts: Sequence[TokenStatistics]) -> TokenStatistics:
-    """Readings of one piece of the tokens after the other."""
+    """Concatenate the statistics of successive chunks of tokens."""
     columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(TokenStatistics)}
     return TokenStatistics(**{name: None if of[0] is None else torch.cat(of, 1) for name, of in columns.items()})
 

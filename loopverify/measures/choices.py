@@ -1,8 +1,8 @@
 """Multiple-choice questions answered by the likelihood of their continuations (Sharma & Vu 2026, Table 7).
 
-A choice scores its log-likelihood after the context, from the last exit of a run: summed ("raw") or per token
-("length-normalized"). NLL, margin and probability are of the length-normalized scores; the paper does not print its
-formulas, these are ours.
+The score of a choice is its log-likelihood after the context, at the last exit of a run: summed ("raw") or per token
+("length-normalized"). NLL, margin and probability are those of the length-normalized scores. The paper does not print
+its formulas; these are ours.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ __all__ = ["Answer", "ChoiceScores", "score_choices"]
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """How a model judges the choices of one question. A tie for the best choice is not a right answer."""
+    """The likelihoods that a model gives to the choices of one question. A tie for the best choice counts as wrong."""
 
     task: str
     gold: int
     nlls: tuple[float, ...]
-    """Negative log-likelihood of each choice, nats, summed over its tokens."""
+    """Negative log-likelihood of each choice, summed over its tokens, nats."""
     lengths: tuple[int, ...]
-    """Tokens of each choice."""
+    """Number of tokens of each choice."""
 
     @property
     def right(self) -> bool:
-        """The gold choice alone has the largest summed log-likelihood."""
+        """Whether the gold choice alone has the largest summed log-likelihood."""
         return _lead([-nll for nll in self.nlls], self.gold) > 0
 
     @property
     def right_normalized(self) -> bool:
-        """The gold choice alone has the largest log-likelihood per token."""
+        """Whether the gold choice alone has the largest log-likelihood per token."""
         return self.margin > 0
 
     @property
@@ -59,7 +59,7 @@ class Answer:
 
     @property
     def gold_probability(self) -> float:
-        """Softmax over the choices of their log-likelihoods per token, at the gold one."""
+        """Probability of the gold choice in a softmax over the log-likelihoods per token."""
         gold = self._scores[self.gold]
         return 1 / math.fsum(math.exp(min(score - gold, 700.0)) for score in self._scores)
 
@@ -70,7 +70,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceScores:
-    """A model on a set of questions."""
+    """The answers of a model to a set of questions."""
 
     model: str
     loops: int
@@ -90,17 +90,17 @@ class ChoiceScores:
 
     @property
     def candidate_nll(self) -> float:
-        """Mean over questions, nats a token."""
+        """Mean over questions of the NLL per token, averaged over choices, nats per token."""
         return statistics.fmean(answer.candidate_nll for answer in self.answers)
 
     @property
     def margin(self) -> float:
-        """Mean over questions of gold minus best distractor, nats a token."""
+        """Mean over questions of gold minus best distractor, nats per token."""
         return statistics.fmean(answer.margin for answer in self.answers)
 
     @property
     def gold_probability(self) -> float:
-        """Mean over questions."""
+        """Mean over questions of the probability of the gold choice."""
         return statistics.fmean(answer.gold_probability for answer in self.answers)
 
 
@@ -114,26 +114,27 @@ def score_choices(
     device: torch.device | str | None = None,
     seed: int = 0,
 ) -> ChoiceScores:
-    """Score every choice of every question by the model's last exit.
+    """Score every choice of every question at the model's last exit.
 
-    Only sequences of one length share a batch: nothing is padded, so that no model has to know how to ignore it.
+    Only sequences of equal length share a batch: nothing is padded, so that a model need not support masks.
 
     Args:
         questions: see `read_questions`.
         loops: K; the trained loops when omitted.
-        batch_size: sequences a run, at most.
-        max_tokens: contexts lose their beginning so that a sequence has no more tokens than this.
-        device: of the tokens; that of the model's first parameter when omitted.
+        batch_size: the most sequences per run.
+        max_tokens: the most tokens of context and choice; longer contexts lose their beginning.
+        device: device of the tokens; that of the model's first parameter when omitted.
 
     Raises:
-        InputError: no questions, a choice that leaves no room for a context, or token ids outside the vocabulary.
+        InputError: there are no questions, a choice leaves no room for a context, or a token id is outside the
+            vocabulary.
     """
     check_looped(model)
     questions = tuple(questions)
     if not questions:
         raise InputError("no questions; expected at least one")
     if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; expected at least one sequence a run")
+        raise InputError(f"batch_size is {batch_size}; expected an integer >= 1, the sequences per run")
     loops = model.trained_loops if loops is None else loops
     if device is None:
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
@@ -151,7 +152,7 @@ def score_choices(
 
 
 _Sequence = tuple[int, int, tuple[int, ...], int]
-"""Place of the question, place of the choice, context and choice, tokens of the choice."""
+"""(index of the question, index of the choice, tokens of context and choice, number of tokens of the choice)."""
 
 
 def _sequences(questions: Sequence[Question], max_tokens: int | None) -> Iterator[_Sequence]:
@@ -170,7 +171,7 @@ def _batches(sequences: list[_Sequence], size: int) -> Iterator[list[_Sequence]]
     by_length: dict[int, list[_Sequence]] = defaultdict(list)
     for sequence in sequences:
         by_length[len(sequence[2])].append(sequence)
-    for length in sorted(by_length, reverse=True):  # what does not fit into memory fails at once
+    for length in sorted(by_length, reverse=True):  # longest first: what does not fit into memory fails at once
         for begin in range(0, len(by_length[length]), size):
             yield by_length[length][begin : begin + size]
 
@@ -178,7 +179,7 @@ def _batches(sequences: list[_Sequence], size: int) -> Iterator[list[_Sequence]]
 def _nlls(
     model: Looped, batch: Sequence[tuple[tuple[int, ...], int]], loops: int, device: torch.device | str
 ) -> list[float]:
-    """Negative log-likelihood of the last `length` tokens of each sequence."""
+    """Negative log-likelihoods of the last `length` tokens of each (sequence, length)."""
     whole = torch.tensor([sequence for sequence, _ in batch], dtype=torch.int64, device=device)
     lengths = torch.tensor([length for _, length in batch], device=device)
     tokens, targets = whole[:, :-1], whole[:, 1:]
@@ -190,7 +191,7 @@ def _nlls(
 
 
 def _lead(scores: Sequence[float], gold: int) -> float:
-    """How far the gold score is above the best other one."""
+    """The gold score minus the best other one."""
     return scores[gold] - max(score for place, score in enumerate(scores) if place != gold)
 
 

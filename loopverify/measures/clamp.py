@@ -1,12 +1,12 @@
-"""What scale growth is worth to the loss: loops whose growth is taken away again (Sharma & Vu 2026, Table 4).
+"""What growth of the scale contributes to the loss: loops whose growth is undone (Sharma & Vu 2026, Table 4).
 
 Two interventions on every loop after the first:
 
 - 'scale' resets every token to its rms after loop 1, keeping its new direction: the paper's radial clamp;
-- 'radial' drops the radial part a_rad·u of the update and keeps the turning part, H + b_perp: what is left of growth is
-  the √(s² + rms(b_perp)²) that turning costs.
+- 'radial' drops the radial part a_rad·u of the update and keeps the turning part, H + b_perp: the scale then grows only
+  to √(s² + rms(b_perp)²), by the turning part.
 
-Both act before decoding and before the recurrence. Shapes: B batch, T tokens, D channels.
+Both act on the state before it is read out and before the next loop. Shapes: B batch, T tokens, D channels.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ ClampKind = Literal["scale", "radial"]
 
 @dataclass(frozen=True, kw_only=True)
 class ClampEffect:
-    """A run with growth taken away, against the same run left alone: both at the last of its loops."""
+    """A run whose growth is undone, compared with the free run: both at the last loop."""
 
     kind: ClampKind
     after: int
-    """The loop up to which both runs are the same; the paper's is 1."""
+    """The loop up to which both runs are equal; 1 in the paper."""
     free_loss: float
-    """Cross-entropy of the last exit, nats a token."""
+    """Cross-entropy of the last exit, nats per token."""
     clamped_loss: float
     free_norm: float
     """||H_K||_2, mean over tokens."""
     clamped_norm: float
     token_ratio: float
-    """Mean over tokens of clamped over free norm; unlike `norm_ratio`, a few huge tokens do not decide it."""
+    """Mean over tokens of clamped over free norm; unlike `norm_ratio` it is not dominated by a few huge tokens."""
     sample: Sample
 
     @property
     def loss_change(self) -> float:
-        """ΔCE = clamped − free, nats a token (Table 4)."""
+        """ΔCE = clamped − free, nats per token (Table 4)."""
         return self.clamped_loss - self.free_loss
 
     @property
     def norm_ratio(self) -> float:
-        """Clamped over free mean norm (Table 4); 1 for a loop that does not grow, small where growth was large."""
+        """Clamped over free mean norm (Table 4); 1 if the state does not grow, small if it grows much."""
         return self.clamped_norm / self.free_norm
 
 
@@ -67,7 +67,7 @@ def clamp_effect(
     after: int = 1,
     seed: int = 0,
 ) -> ClampEffect:
-    """Measure what the last exit loses when the loops past `after` may not grow the state.
+    """Measure how much worse the last exit is if the loops past `after` do not grow the state.
 
     Table 4 is kind 'scale' over 20 batches of 8 sequences of 256 tokens.
 
@@ -77,14 +77,14 @@ def clamp_effect(
         kind: 'scale' or 'radial'; see the module.
 
     Raises:
-        InputError: an unknown kind, `after` outside 0..K − 1, or bad batches.
+        InputError: the kind is unknown, `after` is outside 0..K − 1, or the batches are invalid.
     """
 
     def measure(trace: Trace, targets: Tensor) -> list[float]:
         held = clamped(trace, kind, after=after)
         norms = [polar.at_least_float32(run.states[-1]).norm(dim=-1) for run in (trace, held)]
         losses = [exit_cross_entropy(run, targets, run.loops) for run in (trace, held)]
-        # A token without length has none to lose: 0/0 counts as 1.
+        # A zero token stays zero: its ratio 0/0 counts as 1.
         ratio = torch.where(norms[0] == norms[1], 1.0, norms[1] / norms[0])
         numbers = torch.stack([*losses, *(n.mean() for n in (*norms, ratio))])
         values: list[float] = numbers.tolist()  # one transfer from the device
@@ -107,17 +107,17 @@ def clamp_effect(
 def clamped(trace: Trace, kind: ClampKind = "scale", *, after: int = 1) -> Trace:
     """The run that `trace` would have been if its loops past `after` did not grow the state. Runs these loops again.
 
-    Any probe of a trace can be asked about it: its exits, its norms, its ledger.
+    Like any trace, the result has exits, norms and a ledger.
 
     Raises:
-        InputError: an unknown kind, or `after` outside 0..K − 1.
+        InputError: the kind is unknown, or `after` is outside 0..K − 1.
     """
     if kind not in _KEEP:
         raise unknown("kind of clamp", kind, _KEEP)
     if not 0 <= after < trace.loops:
         raise InputError(
             f"a clamp after loop {after} of a run of {trace.loops} loops; expected 0..{trace.loops - 1}, "
-            "so that there is a loop left to clamp"
+            "so that a loop is left to clamp"
         )
     states = [state.detach() for state in trace.states[: after + 1]]
     with torch.no_grad():
@@ -129,7 +129,7 @@ def clamped(trace: Trace, kind: ClampKind = "scale", *, after: int = 1) -> Trace
 
 
 def _keep_scale(before: Tensor, following: Tensor) -> Tensor:
-    # Every state since loop `after` has the scale of that loop, and so has the last one.
+    # All states since loop `after` have the scale of that loop, `before` included.
     return polar.scale(before)[..., None] * polar.direction(following)
 
 

@@ -1,7 +1,7 @@
-"""The terms of Lemma 2 on a trained model, over a run long enough to settle (Sharma & Vu 2026, Table 12 and Figure 3).
+"""The terms of Lemma 2 on a model, over a run long enough to settle (Sharma & Vu 2026, Table 12 and Figure 3).
 
-Everything is in rms units, as in the table: a_rad = ⟨u, b⟩/d, rms(v) = ||v||_2/√d. The text's "ã" is d·a_rad. A mean is
-over tokens first and over loops second.
+Everything is in rms units, as in the table: a_rad = ⟨u, b⟩/d, rms(v) = ||v||_2/√d. The text's "ã" is d·a_rad. Means are
+taken over tokens first, then over loops.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from loopverify.theory import log_slope, polar
 __all__ = ["Decomposition", "LoopUpdate", "decompose"]
 
 PAPER_LOOPS, PAPER_FIRST = 30, 10
-"""Table 12 runs 30 loops and averages those from the tenth on, "after the initial transient"."""
+"""Table 12 runs 30 loops and averages from the tenth on, "after the initial transient"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,33 +32,33 @@ class LoopUpdate:
     loop: int
     """k: the step from H_{k-1} to H_k."""
     scale: float
-    """rms(H_{k-1}), from which the loop starts."""
+    """rms(H_{k-1}), the scale before the loop."""
     inverse_scale: float
-    """Mean of 1/rms(H_{k-1}), which the angular step follows; infinite where a token is zero."""
+    """Mean over tokens of 1/rms(H_{k-1}), to which Lemma 2 compares the angular step; infinite if a token is zero."""
     update: Update
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decomposition:
-    """The residual update of a run, radial and turning, and what each does to the state."""
+    """The radial and turning parts of a run's updates, and their effect on the state."""
 
     loops: tuple[LoopUpdate, ...]
     """Loops 1..K."""
     first: int
-    """The loop from which on loops are averaged."""
+    """The first loop of the averages."""
     channels: int
     """d."""
     a_rad: float
-    """Mean radial part ⟨u, b⟩/d of the settled loops (not times d)."""
+    """Mean radial part ⟨u, b⟩/d over the settled loops."""
     b_perp: float
     """Mean rms of the turning part."""
     b_rms: float
     """Mean rms of the whole update."""
     growth: float
-    """Mean growth s_k − s_{k-1} a loop."""
+    """Mean growth s_k − s_{k-1} per loop."""
     angular_slope: float | None
-    """Slope of log angular step in log 1/s over the settled loops: 1 where steps shrink like 1/s (Lemma 2). None where
-    the scale or the direction stands still."""
+    """Slope of log angular step in log 1/s over the settled loops: 1 where steps shrink like 1/s (Lemma 2). None if
+    scale or direction do not change."""
     angular_correlation: float | None
     """Pearson correlation of the same two logarithms."""
     sample: Sample
@@ -75,7 +75,7 @@ class Decomposition:
 
     @property
     def growth_gap(self) -> float:
-        """|growth − a_rad| / |growth|: how far the scale's growth is from what Lemma 2 makes of a_rad alone."""
+        """|growth − a_rad| / |growth|: the share of the growth that a_rad alone (Lemma 2, first order) leaves out."""
         return abs(self.growth - self.a_rad) / abs(self.growth) if self.growth else math.inf if self.a_rad else 0.0
 
     @property
@@ -92,13 +92,13 @@ def decompose(
     Args:
         batches: pairs (tokens, targets), each (B, T) int64; every token counts here, whatever its target.
         loops: K.
-        first: the loop, 1..K, from which on loops count as settled.
+        first: the first settled loop, 1..K.
 
     Raises:
-        InputError: `first` out of range, a state that is not finite, or bad batches.
+        InputError: `first` is out of range, a state is not finite, or the batches are invalid.
     """
     if not 1 <= first <= loops:
-        raise InputError(f"first is {first}; expected a loop 1..{loops} of the run, from which on loops are averaged")
+        raise InputError(f"first is {first}; expected a loop 1..{loops} of the run, the first that is averaged")
     sample, rows = over_batches(model, batches, loops, _measure, seed=seed)
     weights = [tokens for tokens, _, _ in rows]
     by_loop = [pooled(batches_of_loop, weights) for batches_of_loop in zip(*(row for _, _, row in rows), strict=True)]
@@ -123,7 +123,7 @@ def decompose(
 
 
 def _measure(trace: Trace, targets: Tensor) -> tuple[int, int, list[list[float]]]:
-    """Tokens, channels, and for each loop its scales and its update as numbers."""
+    """Number of tokens, channels, and for each loop its scales and its update as numbers."""
     finite = torch.stack([state.isfinite().all() for state in trace.states]).tolist()
     if False in finite:
         overflow = finite.index(False)
@@ -143,12 +143,12 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _angular_law(loops: Sequence[LoopUpdate]) -> tuple[float | None, float | None]:
-    """Slope and correlation of log angular step against log 1/s, over loops."""
+    """Slope and correlation of log angular step with respect to log 1/s, over loops."""
     inverse = [loop.inverse_scale for loop in loops]
     steps = torch.tensor([loop.update.angular_step for loop in loops], dtype=torch.float64)
-    # Less than a part in 10^6 over all loops is the rounding of float32, not a law.
-    moves = len(loops) > 1 and max(inverse) > (1 + 1e-6) * min(inverse) and bool((steps > 1e-6).all())
-    if not moves or not all(map(math.isfinite, inverse)):
+    # A change below 1e-6 over all loops is rounding of float32, not a law.
+    changes = len(loops) > 1 and max(inverse) > (1 + 1e-6) * min(inverse) and bool((steps > 1e-6).all())
+    if not changes or not all(map(math.isfinite, inverse)):
         return None, None
     logs = torch.stack([torch.tensor(inverse, dtype=torch.float64).log(), steps.log()])
     correlation = float(torch.corrcoef(logs)[0, 1])

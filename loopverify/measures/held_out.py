@@ -1,4 +1,4 @@
-"""Measuring over held-out batches: what every probe of a whole model shares.
+"""Measuring a model over held-out batches: input checks, runs and pooling.
 
 Shapes: B batch, T tokens. A batch is a pair (tokens, targets), both (B, T) int64; a target of -100 is left out.
 """
@@ -29,47 +29,48 @@ _Row = TypeVar("_Row")
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """On what a number was measured."""
+    """What a number was measured on."""
 
     model: str
     trained_loops: int
     """r0."""
     loops: int
-    """K, of every run."""
+    """K, the loops of every run."""
     sequences: int
     counts: tuple[int, ...]
-    """Targets that count, batch by batch."""
+    """Number of targets that count, batch by batch."""
     dtype: str
-    """The coarsest among states, parameters and autocast."""
+    """The coarsest dtype among states, parameters and autocast."""
     device: str
     seed: int
-    """Of random numbers that the model draws in evaluation mode."""
+    """Seed of the random numbers that the model draws in evaluation mode."""
     versions: Mapping[str, str]
 
     @property
     def tokens(self) -> int:
-        """Targets that count: the n of every mean over tokens."""
+        """Number of targets that count: the n of every mean over tokens."""
         return sum(self.counts)
 
 
 def over_batches(
     model: Looped, batches: Batches, loops: int | None, measure: Callable[[Trace, Tensor], _Row], *, seed: int = 0
 ) -> tuple[Sample, list[_Row]]:
-    """`measure(trace, targets)` of one run of `loops` on every batch, without leaving a trace in the model.
+    """Run the model for `loops` loops on every batch and apply `measure(trace, targets)`; the model is left unchanged.
 
-    The model is in evaluation mode, and every run starts from the random numbers of `seed`.
+    The model runs in evaluation mode, and every run starts from the random numbers of `seed`.
 
     Args:
         loops: K; the trained loops when omitted.
 
     Raises:
-        InputError: not a Looped, no batches, one that is not a pair (tokens, targets), or bad loops.
+        InputError: `model` is not a Looped, there are no batches, a batch is not a pair (tokens, targets), or `loops`
+            is invalid.
     """
     pairs = batch_pairs(model, batches)
     rows, trace = [], None
     for tokens, targets in pairs:
         with untouched(model, seed):
-            # Copies, so that no part of the model can change the caller's.
+            # Copies, so that no part of the model can change the caller's tensors.
             trace = unroll(model, tokens.clone(), loops)
             rows.append(measure(trace, targets.clone()))
     assert trace is not None
@@ -77,7 +78,7 @@ def over_batches(
 
 
 def batch_pairs(model: Looped, batches: Batches) -> list[tuple[Tensor, Tensor]]:
-    """The batches as a list, each looked at.
+    """The batches as a list, after checks.
 
     Raises:
         InputError: as `over_batches`.
@@ -86,7 +87,7 @@ def batch_pairs(model: Looped, batches: Batches) -> list[tuple[Tensor, Tensor]]:
     check_kind("batches", batches, Iterable, "pairs of tensors (tokens, targets)")
     pairs = list(batches)
     if not pairs:
-        raise InputError("no batches; expected at least one pair (tokens, targets). Was an iterator already used up?")
+        raise InputError("no batches; expected at least one pair (tokens, targets). Was an iterator already consumed?")
     for place, pair in enumerate(pairs):
         _check_pair(pair, f"batch {place}", model.vocab_size)
     return pairs
@@ -102,14 +103,14 @@ def check_looped(model: object) -> None:
 
 
 def pooled(rows: Sequence[Sequence[float]], weights: Sequence[int]) -> tuple[float, ...]:
-    """Means over batches, column by column: a batch weighs as many tokens as it has."""
+    """Means over batches, column by column, weighted by the number of tokens of each batch."""
     total = sum(weights)
     columns = zip(*rows, strict=True)
     return tuple(math.fsum(w * x for w, x in zip(weights, column, strict=True)) / total for column in columns)
 
 
 def perplexity(nats: float) -> float:
-    """exp(cross-entropy in nats a token); infinite where a float ends."""
+    """exp(cross-entropy in nats per token); infinite where it exceeds the range of a float."""
     return math.exp(nats) if nats < 709 else math.inf if nats == nats else math.nan
 
 
@@ -123,7 +124,7 @@ def _check_pair(pair: object, name: str, vocab_size: int | None) -> None:
     if targets.dtype != torch.int64 or targets.shape != tokens.shape:
         raise InputError(
             f"the targets of {name} are {targets.dtype} {tuple(targets.shape)}; expected int64 {tuple(tokens.shape)}, "
-            f"one next token for every token ({IGNORE} leaves one out)"
+            f"the next token of every token ({IGNORE} leaves a token out)"
         )
     counted = targets[targets != IGNORE]
     if not counted.numel():
@@ -131,7 +132,7 @@ def _check_pair(pair: object, name: str, vocab_size: int | None) -> None:
     low, high = (int(bound) for bound in counted.aminmax())
     if low < 0 or (vocab_size is not None and high >= vocab_size):
         expected = "tokens >= 0" if vocab_size is None else f"0..{vocab_size - 1} for a vocabulary of {vocab_size}"
-        raise InputError(f"the targets of {name} span {low}..{high}; expected {expected} ({IGNORE} leaves one out)")
+        raise InputError(f"the targets of {name} span {low}..{high}; expected {expected} ({IGNORE} leaves a token out)")
 
 
 def _sample(trace: Trace, pairs: Sequence[tuple[Tensor, Tensor]], seed: int) -> Sample:

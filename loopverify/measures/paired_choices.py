@@ -17,16 +17,16 @@ __all__ = ["PairedAccuracy", "PairedChoices", "PairedMean", "compare_choices"]
 
 @dataclass(frozen=True, kw_only=True)
 class PairedAccuracy:
-    """An accuracy of two models and the exact test of their disagreements."""
+    """The accuracies of two models, and an exact test of the questions on which they disagree."""
 
     first: float
     """Macro accuracy: the mean over tasks."""
     second: float
     only_first: int
-    """Questions that only the first model answered right."""
+    """Number of questions that only the first model answered correctly."""
     only_second: int
     p: float
-    """Exact two-sided McNemar p over all questions."""
+    """Exact two-sided p of McNemar's test over all questions."""
 
     @property
     def change(self) -> float:
@@ -36,12 +36,12 @@ class PairedAccuracy:
 
 @dataclass(frozen=True, kw_only=True)
 class PairedMean:
-    """A mean over questions of two models and a bootstrap interval of their difference."""
+    """The means of two models over questions, and a bootstrap interval of their difference."""
 
     first: float
     second: float
     interval: tuple[float, float]
-    """Of `change`, by resampling questions."""
+    """Bootstrap interval of `change`, by resampling questions."""
 
     @property
     def change(self) -> float:
@@ -50,7 +50,7 @@ class PairedMean:
 
     @property
     def separated(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """Whether the interval excludes 0."""
         low, high = self.interval
         return low > 0 or high < 0
 
@@ -64,13 +64,13 @@ class PairedChoices:
     """The n of every interval and test."""
     confidence: float
     accuracy: PairedAccuracy
-    """By summed log-likelihood."""
+    """Accuracy by summed log-likelihood."""
     normalized_accuracy: PairedAccuracy
-    """By log-likelihood per token."""
+    """Accuracy by log-likelihood per token."""
     candidate_nll: PairedMean
-    """Nats a token; lower is better."""
+    """NLL of all choices, nats per token; lower is better."""
     margin: PairedMean
-    """Gold minus best distractor, nats a token; higher is better."""
+    """Gold minus best distractor, nats per token; higher is better."""
     gold_probability: PairedMean
 
 
@@ -79,11 +79,11 @@ def compare_choices(
 ) -> PairedChoices:
     """Compare two models that answered the same questions in the same order.
 
-    Intervals are percentiles over resampled questions; a resample holds all questions in memory (tens of thousands of
-    them, 2,000 times: 300 MB).
+    Intervals are percentiles over resampled questions. All resamples are held in memory: 2,000 of some ten thousand
+    questions take 300 MB.
 
     Raises:
-        InputError: the questions differ, or are fewer than two.
+        InputError: the questions differ, or there are fewer than two.
         MissingDependencyError: scipy is not installed.
     """
     _check_paired(first, second)
@@ -138,12 +138,12 @@ def _mean(sample: Any) -> float:
 def _check_paired(first: ChoiceScores, second: ChoiceScores) -> None:
     if len(first.answers) != len(second.answers):
         raise InputError(
-            f"{len(first.answers)} against {len(second.answers)} answers; expected two models on the same questions"
+            f"{len(first.answers)} and {len(second.answers)} answers; expected two models on the same questions"
         )
     for place, (a, b) in enumerate(zip(first.answers, second.answers, strict=True)):
         if (a.task, a.gold, len(a.nlls)) != (b.task, b.gold, len(b.nlls)):
             raise InputError(
-                f"question {place} is of task {a.task!r} with choice {a.gold} of {len(a.nlls)} right for the first "
-                f"model, of task {b.task!r} with choice {b.gold} of {len(b.nlls)} for the second; expected the same "
+                f"question {place} has task {a.task!r} and gold choice {a.gold} of {len(a.nlls)} for the first model, "
+                f"task {b.task!r} and gold choice {b.gold} of {len(b.nlls)} for the second; expected the same "
                 "questions in the same order"
             )

@@ -1,6 +1,6 @@
-"""What one exit says about each token: loss, entropy, margin and confidence, from its logits.
+"""Loss, entropy, margin and largest probability of each token, from the logits of one exit.
 
-Shapes: B batch, T tokens, V vocabulary. Half precisions are measured in float32; everything is in nats or in logits.
+Shapes: B batch, T tokens, V vocabulary. Half precisions are measured in float32. Losses and entropies are in nats.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy of each token in nats, (B, T, V) and (B, T) int64 -> (B, T); 0 where the target is -100.
 
     Raises:
-        InputError: a target outside the vocabulary.
+        InputError: a target is outside the vocabulary.
     """
     check_vocabulary(targets, logits.shape[-1])
     flat = at_least_float32(logits).flatten(0, -2)
@@ -29,7 +29,7 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 def entropies(logits: Tensor) -> Tensor:
     """−Σ p log p of each token in nats, (..., V) -> (...)."""
-    # entr(p) = −p log p, and 0 where p is: a logit of −inf adds nothing.
+    # entr(p) = −p log p, and 0 at p = 0: a logit of −inf adds nothing.
     terms: Tensor = torch.special.entr(at_least_float32(logits).softmax(-1))
     return terms.sum(-1)
 
@@ -38,7 +38,7 @@ def margins(logits: Tensor) -> Tensor:
     """Largest minus second largest logit of each token, (..., V) -> (...).
 
     Raises:
-        InputError: a single logit.
+        InputError: there is only one logit.
     """
     if logits.shape[-1] < 2:
         raise InputError(f"a margin of {logits.shape[-1]} logits; expected at least two")

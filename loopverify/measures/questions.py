@@ -1,8 +1,8 @@
-"""Multiple-choice questions as a user has them: one JSON object a line.
+"""Multiple-choice questions from a JSONL file: one JSON object per line.
 
     {"context": "The sky is", "choices": [" blue", " green"], "gold": 0, "task": "colors"}
 
-Texts may be lists of token ids instead, and "task" may be left out.
+Lists of token ids may stand for texts, and "task" may be omitted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loopverify.errors import InputError
 __all__ = ["Encode", "Question", "read_questions"]
 
 Encode = Callable[[str], Sequence[int]]
-"""text -> token ids. Context and choice are encoded apart and put together, so that all choices share one context."""
+"""text -> token ids. Context and choices are encoded separately, so that all choices have the same context."""
 
 _KEYS = {"context", "choices", "gold"}
 _SHOWN = 5
@@ -25,14 +25,14 @@ _SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A context, its possible continuations and which one is right, in token ids."""
+    """A context, its possible continuations, and which of them is correct; in token ids."""
 
     context: tuple[int, ...]
     choices: tuple[tuple[int, ...], ...]
     gold: int
-    """The place of the right choice, from 0."""
+    """The index of the correct choice, from 0."""
     task: str = ""
-    """Accuracies are averaged within a task first ("macro")."""
+    """The task, within which accuracies are averaged first ("macro")."""
 
     def __post_init__(self) -> None:
         if not self.context:
@@ -45,7 +45,7 @@ class Question:
         if (least := min(map(min, (self.context, *self.choices)))) < 0:
             raise InputError(f"token id {least}; expected ids >= 0")
         if not 0 <= self.gold < len(self.choices):
-            raise InputError(f"gold is {self.gold}; expected the place of a choice, 0..{len(self.choices) - 1}")
+            raise InputError(f"gold is {self.gold}; expected the index of a choice, 0..{len(self.choices) - 1}")
 
 
 def read_questions(path: str | Path, encode: Encode | None = None) -> tuple[Question, ...]:
@@ -55,7 +55,8 @@ def read_questions(path: str | Path, encode: Encode | None = None) -> tuple[Ques
         encode: text -> token ids; not needed where the file holds ids.
 
     Raises:
-        InputError: no such file, no question in it, or lines that are not questions, each with its number and reason.
+        InputError: the file cannot be read or has no questions, or lines are not questions; each such line is named
+            with its number and the reason.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
@@ -72,7 +73,7 @@ def read_questions(path: str | Path, encode: Encode | None = None) -> tuple[Ques
         more = [f"... and {len(problems) - _SHOWN} more lines"] if len(problems) > _SHOWN else []
         raise InputError("\n".join([*problems[:_SHOWN], *more]))
     if not questions:
-        raise InputError(f"{path} holds no questions; expected one JSON object a line")
+        raise InputError(f"{path} contains no questions; expected one JSON object per line")
     return tuple(questions)
 
 
@@ -86,12 +87,12 @@ def _question(line: str, encode: Encode | None) -> Question:
     wrong = [f"{key!r} is missing" for key in sorted(_KEYS - entry.keys())]
     wrong += [f"{key!r} is unknown" for key in sorted(entry.keys() - _KEYS - {"task"})]
     if wrong:
-        raise InputError(f"{', '.join(wrong)}; expected 'context', 'choices', 'gold' and, if wanted, 'task'")
+        raise InputError(f"{', '.join(wrong)}; expected 'context', 'choices', 'gold' and, optionally, 'task'")
     choices, gold, task = entry["choices"], entry["gold"], entry.get("task", "")
     if not isinstance(choices, list):
         raise InputError(f"choices is {choices!r}; expected a list of texts or of lists of token ids")
     if not isinstance(gold, int) or isinstance(gold, bool):
-        raise InputError(f"gold is {gold!r}; expected the place of the right choice, an integer from 0")
+        raise InputError(f"gold is {gold!r}; expected the index of the correct choice, an integer >= 0")
     if not isinstance(task, str):
         raise InputError(f"task is {task!r}; expected a name")
     context = _ids("context", entry["context"], encode)
@@ -106,7 +107,7 @@ def _choices(choices: Sequence[object], encode: Encode | None) -> Iterator[tuple
 def _ids(name: str, value: object, encode: Encode | None) -> tuple[int, ...]:
     if isinstance(value, str):
         if encode is None:
-            raise InputError(f"{name} is a text; pass encode=, which turns texts into token ids, or write ids")
+            raise InputError(f"{name} is a text; expected token ids, or pass encode=, which turns texts into token ids")
         return tuple(int(token) for token in encode(value))
     if isinstance(value, list) and all(isinstance(token, int) and not isinstance(token, bool) for token in value):
         return tuple(value)

@@ -1,6 +1,6 @@
-"""The radial gradient of every exit's own loss at its own state: r_k and a signed g_k (Sharma & Vu 2026, Table 3).
+"""The radial gradient of each exit's own loss at its own state: r_k and a signed g_k (Sharma & Vu 2026, Table 3).
 
-A summary of `gradients`, which has the recurrence cut: what later loops send back is not in it (Lemma 1).
+The gradients are direct, with the recurrence cut, as in Lemma 1: they exclude what arrives through later loops.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["RadialSummary", "radial_summary"]
 
 @dataclass(frozen=True, kw_only=True)
 class RadialSummary:
-    """How much of each exit's gradient lies along its state."""
+    """The part of each exit's gradient that lies along its state."""
 
     exits: tuple[RadialGradient, ...]
-    """Exits 1..K: `fraction` is r_k, `signal` is g_k = dCE_k/d log s with all tokens growing alike (nats a token), and
-    `floor` what rounding leaves in the dtype that was used."""
+    """Exits 1..K: `fraction` is r_k, `signal` is g_k = dCE_k/d log s for a common s of all tokens (nats per token), and
+    `floor` is the fraction that rounding leaves in the dtype that was used."""
     norm: float
     """||H_K||_2, mean over tokens."""
     sample: Sample
@@ -43,7 +43,7 @@ class RadialSummary:
 
     @property
     def g_K(self) -> float:  # noqa: N802 - the table's name
-        """dCE_K/d log s, nats a token: positive where the loss pushes scale down."""
+        """dCE_K/d log s, nats per token; positive where descent reduces the scale."""
         return self.exits[-1].signal
 
     @property
@@ -53,7 +53,8 @@ class RadialSummary:
 
 
 def radial_summary(model: Looped, batches: Batches, loops: int | None = None, *, seed: int = 0) -> RadialSummary:
-    """Measure r_k and g_k at every exit of a run. One backward pass through the readout a loop, none through a step.
+    """Measure r_k and g_k at every exit of a run. Costs one backward pass through the readout per loop, none through a
+    step.
 
     r_k is the mean over tokens of |⟨g, H_k⟩| / (||g||_2 ||H_k||_2), g the gradient of the exit's own cross-entropy.
 
@@ -62,7 +63,7 @@ def radial_summary(model: Looped, batches: Batches, loops: int | None = None, *,
         loops: K; the trained loops when omitted.
 
     Raises:
-        InputError: bad batches or loops.
+        InputError: batches or loops are invalid.
     """
     sample, rows = over_batches(model, batches, loops, _measure, seed=seed)
     (norm,) = pooled([[norm] for norm, _ in rows], sample.counts)
@@ -74,7 +75,7 @@ def _measure(trace: Trace, targets: Tensor) -> tuple[float, list[RadialGradient]
     dtype = working_dtype(trace)
     exits = []
     for loop in range(1, trace.loops + 1):
-        # One exit at a time: a vocabulary of logits a loop would not fit at the paper's sizes.
+        # One exit at a time: the logits of all exits together would not fit into memory at the paper's sizes.
         direct = direct_gradients(trace, targets, partial(_own_loss, loop=loop))
         exits.append(radial_gradient(direct["exit"][loop - 1], trace.states[loop], dtype))
     return token_norms(trace.states[-1]).mean, exits

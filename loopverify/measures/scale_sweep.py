@@ -1,6 +1,6 @@
-"""The last state rescaled in front of the readout (Sharma & Vu 2026, Figures 5 and 6, Table 6): CE, entropy, margin.
+"""CE, entropy and margin of an exit whose state is rescaled (Sharma & Vu 2026, Figures 5 and 6, Table 6).
 
-`sweep.exit_sweep` asks the same of every exit at powers of two, to classify what it shows; this is the paper's curve.
+`loopverify.auditing.exit_sweep` does the same at powers of two, to classify an exit; this is the paper's curve.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from loopverify.measures.per_token import entropies, margins, mean_counted, toke
 __all__ = ["PAPER_ALPHAS", "ScalePoint", "ScaleSweep", "scale_sweep"]
 
 PAPER_ALPHAS = tuple(10 ** (step / 4) for step in range(-4, 5))
-"""Nine factors, evenly spaced in the logarithm over the paper's range 0.1..10."""
+"""Nine factors, evenly spaced on a logarithmic scale over the paper's range 0.1..10."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,26 +28,26 @@ class ScalePoint:
 
     alpha: float
     loss: float
-    """Cross-entropy, nats a token."""
+    """Cross-entropy, nats per token."""
     entropy: float
-    """Of the predicted distribution, nats."""
+    """Entropy of the predicted distribution, nats."""
     margin: float
     """Largest minus second largest logit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleSweep:
-    """What one exit makes of its state's scale."""
+    """The response of one exit to its state's scale."""
 
     loop: int
-    """The exit, of a run of `sample.loops`."""
+    """The exit, in a run of `sample.loops` loops."""
     points: tuple[ScalePoint, ...]
-    """In the order of the factors asked for."""
+    """One point per factor, in the order of `alphas`."""
     sample: Sample
 
     @property
     def loss_span(self) -> float:
-        """Largest minus smallest loss of the sweep, nats a token: 0 for an exit that ignores scale."""
+        """Largest minus smallest loss of the sweep, nats per token; 0 for an exit that ignores scale."""
         losses = [point.loss for point in self.points]
         return max(losses) - min(losses)
 
@@ -61,7 +61,7 @@ def scale_sweep(
     alphas: Sequence[float] = PAPER_ALPHAS,
     seed: int = 0,
 ) -> ScaleSweep:
-    """Multiply the state in front of one exit by each alpha and read the exit. One forward pass of the readout each.
+    """Multiply the state of one exit by each alpha and read the exit. Costs one forward pass of the readout per alpha.
 
     Args:
         batches: pairs (tokens, targets), each (B, T) int64.
@@ -70,7 +70,8 @@ def scale_sweep(
         alphas: positive factors.
 
     Raises:
-        InputError: no alpha or one that is not positive, an exit outside the run, or bad batches.
+        InputError: there is no alpha, an alpha is not positive, the exit is outside the run, or the batches are
+            invalid.
     """
     if not alphas or not all(0 < alpha < float("inf") for alpha in alphas):
         raise InputError(f"alphas are {tuple(alphas)}; expected at least one, each finite and > 0")

@@ -1,7 +1,7 @@
-"""Quality and speed at equal depth: cross-entropy and tokens a second at K = 1..N (Sharma & Vu 2026, Table 8).
+"""Quality and speed at equal depth: cross-entropy and tokens per second at K = 1..N (Sharma & Vu 2026, Table 8).
 
-Times are taken in turns (`take_turns`), and a ratio is the median of those within one round. Seconds belong to a
-machine, ratios and counted work to a model.
+Times are interleaved (`time_interleaved`), and a ratio is the median of the ratios within the rounds. Seconds depend on
+the machine; ratios and counted work can be compared between machines.
 
 Shapes: B batch, T tokens, V vocabulary.
 """
@@ -22,7 +22,7 @@ from loopverify.auditing.depth import overshoot
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace
 from loopverify.measures.held_out import Batches, Sample, batch_pairs, over_batches, perplexity, pooled
-from loopverify.measures.timing import Clock, take_turns
+from loopverify.measures.timing import Clock, time_interleaved
 from loopverify.readonly import untouched
 
 __all__ = ["DepthSpeed", "Throughput", "throughput"]
@@ -30,24 +30,24 @@ __all__ = ["DepthSpeed", "Throughput", "throughput"]
 
 @dataclass(frozen=True, kw_only=True)
 class DepthSpeed:
-    """A model run for K loops and read at the last."""
+    """A model run for K loops and read at the last exit."""
 
     loops: int
-    """K: calls of the step, counted."""
+    """K, the counted calls of the step."""
     head_products: int
-    """States read by the head, counted: tokens times exits."""
+    """The counted number of token states multiplied by the head."""
     loss: float
-    """Cross-entropy of the last exit of a run of K loops, nats a token."""
+    """Cross-entropy of the last exit of a run of K loops, nats per token."""
     tokens_per_second: float
-    """Median over repeats; of this machine, not to be compared with another's."""
+    """Median over repeats, on this machine; not comparable with other machines."""
     speedup: float
-    """Over the same model at the largest depth, median over repeats."""
+    """Speed relative to the same model at the largest depth, median over repeats."""
     against_first: float
-    """Tokens a second over those of the first model at the same depth, median over repeats; 1 for the first."""
+    """Speed relative to the first model at the same depth, median over repeats; 1 for the first model."""
 
     @property
     def perplexity(self) -> float:
-        """exp(loss), of a token."""
+        """exp(loss), per token."""
         return perplexity(self.loss)
 
 
@@ -62,7 +62,7 @@ class Throughput:
 
 
 _Seconds = dict[tuple[int, int], float]
-"""By (place of the model, loops)."""
+"""Seconds by (index of the model, loops)."""
 
 
 def throughput(
@@ -77,17 +77,17 @@ def throughput(
 ) -> tuple[Throughput, ...]:
     """Measure models at K = 1..loops, side by side, on the same batches.
 
-    A run is embedding, K steps and one readout, without gradients. The first batch is the one that is timed.
+    A run is embedding, K steps and one readout, without gradients. The first batch is timed; all are scored.
 
     Args:
-        models: one or more; the first is what the others are compared with.
+        models: one or more; the others are compared with the first.
         batches: pairs (tokens, targets), each (B, T) int64.
         loops: N; the fewest trained loops among the models when omitted.
-        repeats: timed rounds, after `warmup` that are not.
+        repeats: timed rounds, after `warmup` untimed ones.
         clock: seconds, from any start.
 
     Raises:
-        InputError: no models, no repeats, loops below 1, or bad batches.
+        InputError: there are no models, repeats or loops are below 1, or the batches are invalid.
     """
     models = [models] if isinstance(models, Looped) else list(models)
     if not models:
@@ -101,14 +101,14 @@ def throughput(
         for model in models:
             stack.enter_context(untouched(model, seed))
         stack.enter_context(torch.no_grad())
-        tokens = pairs[0][0].clone()  # no part of a model can change the caller's
+        tokens = pairs[0][0].clone()  # a copy, so that no part of a model can change the caller's
         work = [[_counted(model, tokens, k) for k in range(1, loops + 1)] for model in models]
         jobs = {
             (place, k): partial(_run, model, tokens, k)
             for k in range(1, loops + 1)
             for place, model in enumerate(models)
         }
-        timed = take_turns(list(jobs.values()), repeats=repeats, warmup=warmup, clock=clock, device=tokens.device)
+        timed = time_interleaved(list(jobs.values()), repeats=repeats, warmup=warmup, clock=clock, device=tokens.device)
     rounds = [dict(zip(jobs, seconds, strict=True)) for seconds in timed]
     return tuple(
         Throughput(depths=_depths(place, work[place], losses, rounds, tokens.numel()), repeats=repeats, sample=sample)
@@ -125,7 +125,7 @@ def _quality(model: Looped, pairs: Batches, loops: int, seed: int) -> tuple[Samp
 
 
 def _run(model: Looped, tokens: Tensor, loops: int) -> Tensor:
-    """Logits of the last exit, without the driver's checks and its memory of all states."""
+    """Logits of the last exit; unlike `unroll`, nothing is checked and no earlier state is kept."""
     state, context = model.embed(tokens)
     for loop in range(1, loops + 1):
         state = model.step(state, context, loop)

@@ -1,6 +1,7 @@
-"""Timing several things fairly: in turns, so that a machine that slows down slows all of them.
+"""Timing several jobs fairly: interleaved, so that a machine that slows down affects all of them alike.
 
-Every round runs every job once, forwards and backwards by turns; what is reported is a median of ratios within rounds.
+Every round runs every job once, alternately in forward and in reverse order. Ratios are taken within a round and then
+their median over rounds, which a single slow round does not change.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import torch
 
 from loopverify.arguments import check_count
 
-__all__ = ["Clock", "median_ratio", "take_turns"]
+__all__ = ["Clock", "median_ratio", "time_interleaved"]
 
 Clock = Callable[[], float]
-"""Seconds, from any start."""
+"""Returns seconds, counted from an arbitrary start."""
 
 
-def take_turns(
+def time_interleaved(
     jobs: Sequence[Callable[[], object]],
     *,
     repeats: int = 5,
@@ -27,17 +28,20 @@ def take_turns(
     clock: Clock = time.perf_counter,
     device: torch.device | None = None,
 ) -> list[list[float]]:
-    """Seconds of each job (inner lists, in their order) in each of `repeats` rounds, after `warmup` that do not count.
+    """Time every job in each of `repeats` rounds, after `warmup` rounds that do not count.
 
     Args:
-        device: an accelerator to be waited for before and after each job.
+        device: an accelerator that is synchronized before and after each job.
+
+    Returns:
+        One list per round, with the seconds of each job in the order of `jobs`.
 
     Raises:
-        InputError: no repeats, or a warmup below 0.
+        InputError: repeats is below 1, or warmup below 0.
     """
     check_count("repeats", repeats)
     check_count("warmup", warmup, "an integer >= 0", least=0)
-    rounds = [_round(jobs, clock, device, backwards=bool(i % 2)) for i in range(warmup + repeats)]
+    rounds = [_round(jobs, clock, device, reverse=bool(i % 2)) for i in range(warmup + repeats)]
     return rounds[warmup:]
 
 
@@ -47,19 +51,19 @@ def median_ratio(rounds: Sequence[Sequence[float]], over: int, under: int) -> fl
 
 
 def _round(
-    jobs: Sequence[Callable[[], object]], clock: Clock, device: torch.device | None, *, backwards: bool
+    jobs: Sequence[Callable[[], object]], clock: Clock, device: torch.device | None, *, reverse: bool
 ) -> list[float]:
     seconds = [0.0] * len(jobs)
     places = range(len(jobs))
-    for place in reversed(places) if backwards else places:
-        _wait(device)
-        begun = clock()
+    for place in reversed(places) if reverse else places:
+        _synchronize(device)
+        start = clock()
         jobs[place]()
-        _wait(device)
-        seconds[place] = clock() - begun
+        _synchronize(device)
+        seconds[place] = clock() - start
     return seconds
 
 
-def _wait(device: torch.device | None) -> None:
+def _synchronize(device: torch.device | None) -> None:
     if device is not None and device.type != "cpu":
         torch.accelerator.synchronize(device)

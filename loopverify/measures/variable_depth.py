@@ -1,9 +1,9 @@
-"""Cross-entropy and perplexity at every depth, in two readings (Sharma & Vu 2026, Tables 5, 11, 14, Figures 1 and 7).
+"""Cross-entropy and perplexity at every depth, in two ways (Sharma & Vu 2026, Tables 5, 11, 14, Figures 1 and 7).
 
-- *exits*: the exits 1..r0 of one run of the trained loops. An early exit is read as an intermediate state.
-- *runs*: the last exit of a run of K loops, for K up to and beyond r0. Every one is read as a final state.
+- *exits*: exits 1..r0 of one run of the trained loops. An early exit is read as an intermediate state.
+- *runs*: the last exit of runs of K loops, for K up to and beyond r0. Each is read as a final state.
 
-The two agree for a readout that treats all exits alike, and differ for one that is normalized at the last exit only.
+Both agree if the readout treats all exits alike, and differ if it normalizes the last exit only.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class DepthPoint:
 
     loops: int
     ratio: float
-    """Loops over trained loops, K/r0; beyond 1 it is overshoot."""
+    """Loops over trained loops, K/r0; overshoot if above 1."""
     loss: float
-    """Cross-entropy, nats a token."""
+    """Cross-entropy, nats per token."""
 
     @property
     def perplexity(self) -> float:
-        """exp(loss), of a token."""
+        """exp(loss), per token."""
         return perplexity(self.loss)
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariableDepth:
-    """A model at every depth, in both readings."""
+    """A model at every depth, measured in both ways."""
 
     exits: tuple[DepthPoint, ...]
     """Exits 1..r0 of one run of the trained loops."""
@@ -48,31 +48,31 @@ class VariableDepth:
 
     @property
     def gap(self) -> float:
-        """CE(1) − CE(r0) of the exits, nats a token: near 0 the first exit is as good as the last (Table 11)."""
+        """CE(1) − CE(r0) of the exits, nats per token; near 0 if the first exit is as good as the last (Table 11)."""
         return self.exits[0].loss - self.exits[-1].loss
 
     @property
     def run_gap(self) -> float:
-        """CE(1) − CE(r0) of the runs, nats a token."""
+        """CE(1) − CE(r0) of the runs, nats per token."""
         return self.runs[0].loss - self.runs[len(self.exits) - 1].loss
 
     @property
     def perplexity_change(self) -> float:
-        """PPL(r0) − PPL(1) of the exits: negative where depth helps (Table 5)."""
+        """PPL(r0) − PPL(1) of the exits; negative if depth helps (Table 5)."""
         return self.exits[-1].perplexity - self.exits[0].perplexity
 
 
 def variable_depth(model: Looped, batches: Batches, loops: int | None = None, *, seed: int = 0) -> VariableDepth:
-    """Measure a model at all depths from one run of N loops a batch.
+    """Measure a model at all depths, from one run of N loops per batch.
 
-    A loss is NaN from the depth on at which the states overflow.
+    Losses are NaN from the depth on at which the states overflow.
 
     Args:
         batches: pairs (tokens, targets), each (B, T) int64.
-        loops: N, at least the trained loops; twice these when omitted, which is Figure 7's K = 8 for r0 = 4.
+        loops: N, at least the trained loops; twice the trained loops when omitted (Figure 7: K = 8 for r0 = 4).
 
     Raises:
-        InputError: fewer loops than the trained ones, or bad batches.
+        InputError: there are fewer loops than the trained ones, or the batches are invalid.
     """
     check_looped(model)
     r0 = model.trained_loops

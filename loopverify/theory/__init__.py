@@ -1,6 +1,6 @@
 """The theory of the readout blind spot: tensors in, identities and enclosures out.
 
-`oracle` states the same in mpmath and is imported explicitly (extra: oracle).
+`oracle` computes the same in mpmath; it has to be imported explicitly (extra: oracle).
 """
 
 from loopverify.theory.attenuation import future_signals, log_slope, measure_attenuation

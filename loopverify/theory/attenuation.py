@@ -1,8 +1,8 @@
-"""Future losses: the indirect signal about today's scale, and how it fades.
+"""Future losses: their indirect signal about the present scale, and how it fades.
 
-Later states know s_k only through the size of their steps in direction, b_perp/s_k, so on a stable trajectory of
+Later states depend on s_k only through the size of their angular steps, b_perp/s_k. So on a stable trajectory of
 bounded smooth updates |∂L_{k+t}/∂log s_k| <~ C·t/s_k (Sharma & Vu 2026, section 2, "Indirect future-loop signals").
-C belongs to the model and the token; it is measured here, not known in advance.
+C depends on the model and the token; it is not known in advance, but measured here.
 
 Shapes: D channels, S scales, T horizons; "..." any leading dimensions.
 """
@@ -27,8 +27,8 @@ def future_signals(
 ) -> Tensor:
     """∂L_{k+t}/∂log s_k of each token for t = 0..horizon, (..., D) -> (horizon + 1, ...), in units of the loss.
 
-    L_{k+t} is the sum of loss(step applied t times to H), so that with attention a token's signal counts what its scale
-    does to the others' losses, too. Entry 0 is the direct signal, which Lemma 1 speaks of; the others are indirect.
+    L_{k+t} is the sum over tokens of loss(step applied t times to H): with attention, the signal of a token includes
+    the effect of its scale on the losses of others. Entry 0 is the direct signal of Lemma 1; the rest is indirect.
 
     Raises:
         InputError: horizon < 0, or H is not a floating tensor (..., D).
@@ -50,26 +50,26 @@ class Attenuation:
     """Indirect signals over a range of scales and horizons, in units of the loss."""
 
     scales: tuple[float, ...]
-    """The rms scales s_k at which the states were set, increasing."""
+    """The rms scales s_k to which the states were set, increasing."""
     signals: Tensor
-    """|∂L_{k+t}/∂log s_k|, the largest over the tokens, (S, T) for t = 1..T."""
+    """|∂L_{k+t}/∂log s_k|, the largest over tokens, for t = 1..T, (S, T)."""
     direct: Tensor
     """The same for t = 0, (S,)."""
 
     @property
     def orders(self) -> Tensor:
-        """Log-log slope of the signal in s at each horizon, (T,): −1 where the estimate's order is attained."""
+        """Log-log slope of the signal in s at each horizon, (T,): −1 where the signal fades like 1/s."""
         return torch.stack([log_slope(self.scales, column) for column in self.signals.T])
 
     @property
     def constant(self) -> float:
-        """C: the smallest with which C·t/s bounds every signal measured."""
+        """C, the smallest constant with which C·t/s bounds every measured signal."""
         s = torch.tensor(self.scales, dtype=self.signals.dtype, device=self.signals.device)[:, None]
         t = torch.arange(1, self.signals.shape[1] + 1, dtype=s.dtype, device=s.device)
         return float((self.signals * s / t).max())
 
     def predict(self, horizon: int, scale: float) -> float:
-        """C·t/s: what the signal about a state of scale s can be at most, t loops later, if the estimate holds."""
+        """C·t/s: the largest signal about a state of scale s, t loops later, if the estimate holds."""
         return self.constant * horizon / scale
 
 
@@ -80,14 +80,14 @@ def measure_attenuation(
     scales: Sequence[float],
     horizon: int,
 ) -> Attenuation:
-    """Set every token of H to each of the scales, run the loop on, and measure what later losses say about the scale.
+    """Set all tokens of H to each of the scales, continue the loop, and measure the signals of later losses.
 
     Args:
         step: state (..., D) -> state (..., D).
         loss: state (..., D) -> loss of each token (...); its sum is differentiated.
-        H: states (..., D), of which the directions are kept.
+        H: states (..., D), of which only the directions are used.
         scales: at least two rms scales, positive and increasing; large against the updates for the estimate to apply.
-        horizon: T >= 1, the number of loops to look ahead.
+        horizon: T >= 1, the number of further loops.
 
     Raises:
         InputError: scales or horizon are not as described.
@@ -103,7 +103,7 @@ def measure_attenuation(
 
 
 def log_slope(x: Sequence[float], y: Tensor) -> Tensor:
-    """Least-squares slope of log y in log x, (n,) and (n,) -> (): the order p of y ~ xᵖ. NaN where a y is 0."""
+    """Least-squares slope of log y in log x, (n,) and (n,) -> (): the order p of y ~ xᵖ. NaN unless all y > 0."""
     log_x = torch.tensor(x, dtype=torch.float64, device=y.device).log().to(y.dtype)
     centered = log_x - log_x.mean()
     return torch.where((y > 0).all(), (centered * y.log()).sum() / centered.square().sum(), torch.nan)

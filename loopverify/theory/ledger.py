@@ -1,9 +1,13 @@
-"""The norm ledger: all growth of a state's scale, accounted for loop by loop or sublayer by sublayer (Lemma 2, summed).
+"""The norm ledger: all growth of a state's scale, attributed to loops or sublayers (Lemma 2, summed).
 
     s_K − s_0 = Σ_i a_i + Σ_i ρ_i,        0 <= ρ_i <= rms(b_perp,i)² / (2(s_i + a_i))
 
-An entry i is anything that is added to the state: a whole loop, or one residual branch inside it (attention or MLP of a
-layer), with the state it is added to. Rms units; shapes: K entries, D channels, "..." any leading dimensions.
+An entry i is a vector b_i with the state that it is added to: the update of a whole loop, or the output of one residual
+branch (attention or MLP of a layer). Its radial part a_i changes the scale directly. Its turning part b_perp,i is
+orthogonal to the state and still makes it longer, by Pythagoras: this growth is ρ_i. Leaving it out would underestimate
+the growth by branches that turn the state. Everything is in rms units.
+
+Shapes: K entries, D channels, "..." any leading dimensions.
 """
 
 from __future__ import annotations
@@ -24,10 +28,10 @@ __all__ = ["Ledger", "ledger_of_branches", "ledger_of_states"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ledger:
-    """Where each state's scale came from; the fields have one row an entry, in order."""
+    """The growth of the scale by entry; the tensors have one row per entry, in order."""
 
     names: tuple[str, ...]
-    """K names; the same name may return, as a sublayer does in every loop."""
+    """K names; a name may occur several times, as that of a sublayer does in every loop."""
     scales: Tensor
     """s_0 .. s_K, (K + 1, ...), each measured on its own state."""
     radial: Tensor
@@ -35,9 +39,9 @@ class Ledger:
     turning: Tensor
     """rms(b_perp,i), (K, ...)."""
     remainder: Tensor
-    """ρ_i >= 0, the growth that turning costs, (K, ...): from b_perp, not as a difference of scales."""
+    """ρ_i >= 0, the growth by the turning part, (K, ...); computed from b_perp, not as a difference of scales."""
     remainder_bound: Tensor
-    """What ρ_i can be at most, (K, ...); see `scale_enclosure`."""
+    """Upper bound of ρ_i, (K, ...); see `scale_enclosure`."""
 
     @property
     def growth(self) -> Tensor:
@@ -46,7 +50,7 @@ class Ledger:
 
     @property
     def accounted(self) -> Tensor:
-        """Σ_i a_i + Σ_i ρ_i, (...): equals `growth` up to rounding (a few ulps of the largest scale an entry)."""
+        """Σ_i a_i + Σ_i ρ_i, (...): equals `growth` up to rounding (per entry, a few ulps of the largest scale)."""
         return (self.radial + self.remainder).sum(0)
 
     def attribution(self) -> dict[str, Tensor]:
@@ -60,11 +64,11 @@ class Ledger:
 def ledger_of_states(states: Sequence[Tensor]) -> Ledger:
     """The ledger of H_0 .. H_K, each (..., D), loop by loop; entries are named "loop 1" .. "loop K".
 
-    It holds for any recurrence. What the entries mean depends on it: after a norm at the loop boundary, a is how much
-    the norm took away.
+    It holds for any recurrence, but its meaning depends on the recurrence: with a norm at the loop boundary, a_i also
+    contains what the norm removes.
 
     Raises:
-        InputError: fewer than two states, or states of different shapes.
+        InputError: there are fewer than two states, or their shapes differ.
     """
     if len(states) < 2:
         raise InputError(f"a ledger of {len(states)} states; expected at least two, H_0 and H_1")
@@ -79,7 +83,7 @@ def ledger_of_branches(state: Tensor, branches: Sequence[tuple[str, Tensor]]) ->
     For growth by sublayer over several loops, pass the branches of all of them in order and read `attribution`.
 
     Raises:
-        InputError: no branches, or a branch of another shape than the state.
+        InputError: there are no branches, or a branch does not have the shape of the state.
     """
     if not branches:
         raise InputError("a ledger of no branches; expected at least one (name, output) pair")
@@ -107,7 +111,7 @@ def _ledger(names: Sequence[str], states: Sequence[Tensor], updates: Sequence[Te
 
 
 def _same_shape(states: Sequence[Tensor]) -> list[Tensor]:
-    """The states in at least float32: sums and differences of half-precision states would round away the ledger."""
+    """The states in at least float32: differences of half-precision states would lose small updates."""
     shapes = {tuple(check_state(state, "a state").shape) for state in states}
     if len(shapes) > 1:
         raise InputError(f"states of shapes {sorted(shapes)}; expected one shape for all loops")
@@ -120,7 +124,8 @@ def _entry(state: Tensor, update: Tensor) -> tuple[Tensor, Tensor, Tensor, Tenso
     a, b_perp = radial_turning(polar.direction, update)
     turning, x = scale(b_perp), polar.scale + a
     size = torch.hypot(x, turning)
-    # ρ = size − x, without the cancellation for x >= 0: (size² − x²)/(size + x) = turning²/(size + x).
+    # ρ = size − x cancels if the turning part is small: at s = 1e4 and rms(b_perp) = 1, ρ is 5e-5, less than an ulp of
+    # s in float32. So for x > 0: (size² − x²)/(size + x) = turning²/(size + x), which has full relative accuracy.
     stable = turning.square() / (size + x)
     remainder = torch.where(x > 0, stable, size - x)
     bound = scale_enclosure(polar.scale, a, turning)[1] - x

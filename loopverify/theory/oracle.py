@@ -1,11 +1,11 @@
-"""The theory once more, in mpmath at 50 digits: an independent judge of the tensors' float64.
+"""The theory in mpmath at 50 digits: an independent reference for the float64 of the tensors.
 
-It shares no code with the rest of loopverify and imports neither torch nor numpy. It works on one token at a time, in
-plain lists of numbers (floats are taken exactly as they are), writes every definition out, and takes derivatives by
-numerical differentiation at raised precision (mpmath's `diff`), never by the closed forms that it is there to judge.
+It shares no code with the rest of loopverify and imports neither torch nor numpy. It works on one token at a time, on
+plain lists of numbers (floats are converted exactly), writes out every definition, and differentiates numerically at
+raised precision (mpmath's `diff`), never by the closed forms that it is used to verify.
 
-Results are mpf numbers of 50 digits; compare them inside `with precision():`, since mpmath rounds every operation to
-the precision in force. Needs the extra "oracle".
+Results are mpf numbers of 50 digits; compare them inside `with precision():`, because mpmath rounds every operation to
+the current precision. Needs the extra "oracle".
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def derivative_along(loss: Loss, H: Vector, v: Vector) -> Number:
 
 @_exact
 def future_signal(step: Map, loss: Loss, H: Vector, horizon: int) -> Number:
-    """∂L_{k+t}/∂log s_k at t = horizon: the radial signal of the loss after as many steps."""
+    """∂L_{k+t}/∂log s_k at t = horizon: the radial signal of the loss after `horizon` steps."""
 
     def later(state: Vector) -> Number:
         for _ in range(horizon):
@@ -235,7 +235,7 @@ def fisher_visibility(logits_of: Map, H: Vector, v: Vector) -> Number:
 
 @_exact
 def scale_remainder(s: Number, u: Vector, b: Vector) -> Number:
-    """rms(su + b) − (s + a), u taken at its exact length 1 (it is normalized here)."""
+    """rms(su + b) − (s + a); u is normalized here, to rms 1 at 50 digits."""
     _, u = split(u)
     a, _ = radial_turning(u, b)
     return rms(_moved(s, u, b)) - (mpf(s) + a)

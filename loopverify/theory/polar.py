@@ -1,7 +1,7 @@
 """A state in polar form: H = s·u, token by token, and an update split into a radial and a turning part.
 
-Everything here is in rms units: rms(v) = ||v||_2 / √d and ⟨x, y⟩ = Σ_i x_i y_i / d, so that a vector of ones has
-size 1 at any width. To convert: ||H||_2 = √d·s, and the paper's "ã" is d·a_rad (Sharma & Vu 2026, section 2).
+Everything here is in rms units: rms(v) = ||v||_2 / √d and ⟨x, y⟩ = Σ_i x_i y_i / d, so that a vector of ones has rms 1
+at any width. To convert: ||H||_2 = √d·s, and the paper's "ã" is d·a_rad (Sharma & Vu 2026, section 2).
 
 Shapes: D channels, always last; "..." any leading dimensions. Half precisions are measured in float32.
 """
@@ -36,15 +36,15 @@ class Polar:
 def scale(H: Tensor) -> Tensor:
     """s = rms(H) = ||H||_2 / √d, (..., D) -> (...).
 
-    Neither overflows nor underflows where s itself does not. A token with an infinite channel has s = inf, one
-    with a NaN has s = NaN. The gradient at H = 0, where the norm has a corner, is the subgradient 0.
+    No intermediate result overflows or underflows if s itself does not. A token with an infinite channel has s = inf,
+    one with a NaN has s = NaN. At H = 0, where the norm is not differentiable, the gradient is the subgradient 0.
 
     Raises:
         InputError: H is not a floating tensor (..., D) with D >= 1.
     """
     H = at_least_float32(check_state(H, "H"))
     unit = _largest(H)
-    # ∂s/∂H = H/(d·s) whatever the unit is, as long as it counts as a constant.
+    # ∂s/∂H = H/(d·s) for any unit, because the unit is detached: autograd treats it as a constant.
     relative: Tensor = torch.linalg.vector_norm(H / unit, dim=-1) / H.shape[-1] ** 0.5
     return unit[..., 0] * relative
 
@@ -52,8 +52,8 @@ def scale(H: Tensor) -> Tensor:
 def direction(H: Tensor) -> Tensor:
     """u = H / rms(H), (..., D) -> (..., D), with rms(u) = 1.
 
-    The zero token has no direction: it gets u = 0, so that H = s·u still holds, nothing turns into NaN and its
-    gradient is 0. Test `scale(H) > 0` where a unit direction is needed.
+    A zero token has no direction; it gets u = 0, so that H = s·u still holds, no NaN arises and the gradient is 0. Test
+    `scale(H) > 0` where a unit direction is needed.
 
     Raises:
         InputError: as `scale`.
@@ -80,7 +80,7 @@ def inner(x: Tensor, y: Tensor) -> Tensor:
     """The rms inner product Σ_i x_i y_i / d, (..., D) and (..., D) -> (...).
 
     Raises:
-        InputError: the two do not have the same channels, or are not floating.
+        InputError: the channels differ, or a tensor is not floating.
     """
     x, y = at_least_float32(check_state(x, "x")), at_least_float32(check_state(y, "y"))
     if x.shape[-1] != y.shape[-1]:
@@ -101,14 +101,14 @@ def radial_turning(u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         a_rad = ⟨u, b⟩/d (...), rms units, and b_perp (..., D).
 
     Raises:
-        InputError: shapes differ in the channels, or a tensor is not floating.
+        InputError: the channels differ, or a tensor is not floating.
     """
     a_rad = inner(u, b)
     return a_rad, at_least_float32(b) - a_rad[..., None] * at_least_float32(u)
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """`values`, in float32 when they are of a half precision; float64 stays."""
+    """`values` in float32 if they are in a half precision; float32 and float64 are unchanged."""
     return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 

@@ -1,7 +1,7 @@
-"""Readouts r(H), token by token, each with what it lets a loss see of the scale.
+"""Readouts r(H), token by token, each with the visibility of scale behind it.
 
-The radial rate of a readout is ṙ(H) = d r(e^t H)/dt at t = 0: how it answers when a state grows. Its size against
-that of r itself is the visibility factor ν: 1 shows scale as a raw readout does, 0 hides it. Where r is homogeneous
+The radial rate of a readout is ṙ(H) = d r(e^t H)/dt at t = 0: its response to growth of the state. Its size relative to
+that of r is the visibility factor ν: 1 shows scale as a raw readout does, 0 hides it. Where r is homogeneous
 up to its epsilon, ṙ = ν·r exactly, with ν in closed form (Lemma 1 of Sharma & Vu 2026 is ε = 0, ν = 0).
 
 Shapes: D channels, always last; V vocabulary; "..." any leading dimensions. Values keep the dtype of H.
@@ -64,7 +64,7 @@ class TokenReadout(ABC):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Raw(TokenReadout):
-    """r(H) = H: scale in full view, ν = 1."""
+    """r(H) = H: scale is fully visible, ν = 1."""
 
     def _value(self, H: Tensor) -> Tensor:
         return H
@@ -78,7 +78,7 @@ class Raw(TokenReadout):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RMSNorm(TokenReadout):
-    """r(H) = γ ⊙ H / √(s² + ε), s = rms(H): ν = ε / (s² + ε). With ε = 0 it has no value (NaN) at H = 0."""
+    """r(H) = γ ⊙ H / √(s² + ε), s = rms(H): ν = ε / (s² + ε). With ε = 0 it is undefined (NaN) at H = 0."""
 
     gain: Tensor | None = None
     """γ, (D,); ones when omitted."""
@@ -102,7 +102,8 @@ class RMSNorm(TokenReadout):
 class LayerNorm(TokenReadout):
     """r(H) = γ ⊙ (H − μ)/√(v + ε) + β with the channels' mean μ and variance v (divided by D): ν = ε / (v + ε).
 
-    The rate is ν times r without β. Besides, r never changes along the all-ones direction: the mean is hidden at any ε.
+    The rate is ν times r without β. In addition, r does not change along the all-ones direction: the mean is hidden for
+    any ε.
     """
 
     gain: Tensor | None = None
@@ -139,7 +140,7 @@ class ClampedL2(TokenReadout):
     def __post_init__(self) -> None:
         if not 0 < self.eps < math.inf:
             raise InputError(
-                f"ClampedL2.eps is {self.eps!r}; expected a finite number > 0, or the zero token has no value"
+                f"ClampedL2.eps is {self.eps!r}; expected a finite number > 0, since r(0) is undefined without it"
             )
 
     def _value(self, H: Tensor) -> Tensor:
@@ -157,7 +158,7 @@ class DynamicTanh(TokenReadout):
     """r(H) = γ ⊙ tanh(αH), saturating: visible at small scales (ν -> 1), fading as the scale grows (ν -> 0)."""
 
     alpha: float = 0.5
-    """α > 0, one over the scale at which channels saturate."""
+    """α > 0, the inverse of the scale at which channels saturate."""
     gain: Tensor | None = None
     """γ, (D,); ones when omitted."""
 
@@ -170,22 +171,22 @@ class DynamicTanh(TokenReadout):
 
     def _rate(self, H: Tensor) -> Tensor:
         x = self.alpha * H
-        # 1/cosh rather than 1 − tanh²: the latter loses every digit where the channel saturates.
+        # 1/cosh² rather than 1 − tanh², which loses all digits where the channel saturates.
         return _times(x / torch.cosh(x).square(), self.gain)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tapered(TokenReadout):
-    """r(H) = g·RMSNorm(H) + (1 − g)·c ⊙ H: a norm on its way out, from g = 1 (a norm) to g = 0 (a fixed scaling).
+    """r(H) = g·RMSNorm(H) + (1 − g)·c ⊙ H: a norm that is faded out, from g = 1 (norm) to g = 0 (fixed scaling).
 
-    The radial rate is g·ν·RMSNorm(H) + (1 − g)·c ⊙ H: the linear part is in full view, the norm's part is not.
+    The radial rate is g·ν·RMSNorm(H) + (1 − g)·c ⊙ H: the linear part is fully visible, the norm's part only by ν.
     """
 
     gate: float
     """g in [0, 1], the share of the norm."""
     norm: RMSNorm
     linear: Tensor | None = None
-    """c, (D,): what the norm is replaced by; ones when omitted."""
+    """c, (D,), the scaling that replaces the norm; ones when omitted."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.gate <= 1:
@@ -200,9 +201,9 @@ class Tapered(TokenReadout):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Head:
-    """Logits z = W r(H), or c·tanh(W r(H) / c) with a softcap c: what a loss is taken of.
+    """Logits z = W r(H), or c·tanh(W r(H) / c) with a softcap c.
 
-    A softcap acts after the readout, so behind a norm it changes nothing: the composition still ignores scale.
+    A softcap acts after the readout, so behind a norm it does not make scale visible.
     """
 
     readout: TokenReadout
@@ -223,7 +224,7 @@ class Head:
         return z if self.softcap is None else self.softcap * torch.tanh(z / self.softcap)
 
     def radial_rate(self, H: Tensor) -> Tensor:
-        """ż(H) = d z(e^t H)/dt at t = 0, (..., D) -> (..., V); zero means that no loss of z can see the scale."""
+        """ż(H) = d z(e^t H)/dt at t = 0, (..., D) -> (..., V); if it is zero, no loss of z sees the scale."""
         rate = self._project(self.readout.radial_rate(H))
         if self.softcap is None:
             return rate

@@ -1,7 +1,7 @@
-"""Carry: what a recurrence does to the scale of the state that runs through it.
+"""Carry: what a recurrence does to the scale of its state.
 
-Norm placement read from call counts is not enough: a block whose last operation is a norm removes scale although no
-norm stands at the loop boundary. So carry is measured on the step as a whole.
+Carry is measured on the step as a whole, c = lim rms(F(αH)) / (α rms(H)) as α -> ∞. Counting the calls of norm modules
+would not suffice: a block whose last operation is a norm removes scale although there is no norm at the loop boundary.
 
 Shapes: D channels, always last; "..." any leading dimensions.
 """
@@ -35,7 +35,7 @@ class Carry:
     factors: Tensor
     """c of each token, (...); NaN for a zero token."""
     ratios: Tensor
-    """rms(F(αH)) / (α rms(H)) at each α, (len(alphas), ...): how the limit is approached."""
+    """rms(F(αH)) / (α rms(H)) at each α, (len(alphas), ...), which tends to c."""
     alphas: tuple[float, ...]
 
 
@@ -45,20 +45,20 @@ def carry(
     alphas: Sequence[float] = (1e3, 1e4, 1e5),
     tolerance: float = 0.02,
 ) -> Carry:
-    """Measure c = lim rms(F(αH)) / (α rms(H)) as α -> ∞ and name it.
+    """Measure c = lim rms(F(αH)) / (α rms(H)) as α -> ∞ and classify it.
 
-    The limit is taken as the slope of rms(F(αH)) between the last two α: a constant update a, which shifts the ratio by
-    a/(αs), does not shift the slope.
+    The limit is estimated by the slope of rms(F(αH)) between the two largest α, not by the ratio at the largest. For
+    F(H) = c·H + a·u the ratio is c + a/(αs) and has an error that fades only like 1/α; the slope is c at any α.
 
     Args:
         step: state (..., D) -> state (..., D); run without gradients.
-        H: a state (..., D), all of whose tokens are scaled together.
-        alphas: at least two, increasing, large against the update's size over rms(H).
-        tolerance: carried means |c − 1| <= tolerance, removed c <= tolerance.
+        H: a state (..., D); all of its tokens are multiplied by the same α.
+        alphas: at least two, increasing, and large compared with the update over the state.
+        tolerance: carried means |c − 1| <= tolerance, removed means c <= tolerance.
 
     Raises:
-        InputError: alphas are not increasing, the step changes the shape or yields values that are not finite, or no
-            token has a scale.
+        InputError: alphas are not increasing, the step changes the shape or returns values that are not finite, or
+            every token is zero.
     """
     alphas = tuple(float(alpha) for alpha in alphas)
     if len(alphas) < 2 or alphas[0] <= 0 or any(low >= high for low, high in itertools.pairwise(alphas)):
@@ -91,7 +91,7 @@ def _size_after(step: Callable[[Tensor], Tensor], H: Tensor, alpha: float) -> Te
 
 
 def carry_kind(factor: float, tolerance: float) -> CarryKind:
-    """The name of a carry factor: carried within `tolerance` of 1, removed within it of 0."""
+    """The kind of a carry factor >= 0: carried within `tolerance` of 1, removed within `tolerance` of 0."""
     if factor > 1 + tolerance:
         return "amplified"
     if factor >= 1 - tolerance:

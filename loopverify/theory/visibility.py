@@ -1,4 +1,4 @@
-"""Lemma 1: what a loss can see of a state, exactly, and from which size on a finite precision can tell.
+"""Lemma 1: what a loss can see of a state, exactly, and which signals a finite precision can resolve.
 
 For L = CE(z(H), y) with p = softmax(z), the radial signal is ⟨∇_H L, H⟩ = ∂L/∂log s = E_p[ż] − ż_y, where ż is the
 radial rate of the logits (`Head.radial_rate`). A raw readout has ż = z; one that is homogeneous of degree 0 up to its
@@ -49,11 +49,11 @@ def radial_signal(grad: Tensor, H: Tensor) -> Tensor:
 def sigma(values: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
     """E_p[values] − values_y with p = softmax(logits), (..., V), (..., V), (...) int64 -> (...).
 
-    It is the derivative of CE(logits, targets) when the logits move at the rate `values`. With the logits themselves it
-    is the radial signal of a raw readout, in units of the loss.
+    It is the derivative of CE(logits, targets) when the logits change at the rate `values`. If `values` are the logits
+    themselves, it is the radial signal of a raw readout, in units of the loss.
 
     Raises:
-        InputError: the shapes do not fit.
+        InputError: the shapes do not match.
     """
     if values.shape != logits.shape or targets.shape != logits.shape[:-1]:
         raise InputError(
@@ -70,7 +70,7 @@ def predicted_radial_signal(head: Head, H: Tensor, targets: Tensor) -> Tensor:
     clamped L2 norm 0 or σ; a softcap damps each logit's rate by 1/cosh².
 
     Raises:
-        InputError: the shapes do not fit.
+        InputError: the shapes do not match.
     """
     return sigma(head.radial_rate(H), head(H), targets)
 
@@ -78,14 +78,14 @@ def predicted_radial_signal(head: Head, H: Tensor, targets: Tensor) -> Tensor:
 def fraction_along(grad: Tensor, direction: Tensor) -> Tensor:
     """|⟨g, v⟩| / (||g|| ||v||) in [0, 1], (..., D) and (..., D) -> (...): how much of a gradient lies along v.
 
-    NaN where g or v is zero: a loss that sends no gradient at all says nothing about what it can see, and must not be
-    mistaken for one that is blind. Average with `torch.nanmean`.
+    NaN where g or v is zero: a loss that sends no gradient shows nothing about what it can see, and must not be
+    mistaken for a blind one. Average with `torch.nanmean`.
 
     Raises:
         InputError: the two differ in shape or are not floating.
     """
     grad, direction = _wide_pair(grad, direction)
-    # Normalized by the largest channel first: squares of a float32 gradient of 1e-25 would underflow.
+    # Divide by the largest channel first: the squares of a float32 gradient of 1e-25 would underflow.
     grad, direction = (x / x.abs().amax(-1, keepdim=True) for x in (grad, direction))
     norms = torch.linalg.vector_norm(grad, dim=-1) * torch.linalg.vector_norm(direction, dim=-1)
     fraction: Tensor = (grad * direction).sum(-1).abs() / norms
@@ -95,30 +95,33 @@ def fraction_along(grad: Tensor, direction: Tensor) -> Tensor:
 def radial_fraction(grad: Tensor, H: Tensor) -> Tensor:
     """|⟨g, H⟩| / (||g|| ||H||) of each token, (..., D) and (..., D) -> (...); see `fraction_along`.
 
-    About 1/√d for a gradient that treats the radial direction as any other; compare with `floor` of the dtype in which
-    the gradient was computed.
+    It is about 1/√d for a gradient to which the radial direction is like any other. Compare it with the `floor` of the
+    dtype in which the gradient was computed.
     """
     return fraction_along(grad, H)
 
 
 def mean_fraction(grad: Tensor) -> Tensor:
-    """How much of a gradient lies along the all-ones direction, (..., D) -> (...): exactly 0 behind a LayerNorm."""
+    """How much of a gradient lies along the all-ones direction, (..., D) -> (...); exactly 0 behind a LayerNorm."""
     return fraction_along(grad, torch.ones_like(grad))
 
 
 def floor(dtype: torch.dtype, d: int) -> float:
     """The radial fraction that rounding alone leaves on a perfectly blind readout: 2·eps/√d, with eps of `dtype`.
 
-    A gradient rounded to nearest carries relative errors of up to u = eps/2 a channel. As long as they are independent,
-    their share of ⟨g, H⟩ is a random walk over d channels, of size c·u/√d relative to ||g|| ||H||. The walk starts at
-    c = 0.4 (one rounding, when a kernel rounds its result only: fused half-precision norms); each rounded intermediate
-    of the backward pass adds to it, up to c = 4 in root mean square and 36 for the worst of 256 tokens (measured: four
-    dtypes, d = 8..2048, s = 1 and 1e3). The floor is c = 4. So a mean of at most the floor is blind as far as the dtype
-    can tell; a single token may exceed it tenfold by rounding.
+    Lemma 1 predicts a fraction that falls like ε/s². A computed one does not fall below a floor set by rounding, and
+    without knowing the floor a fraction of 1e-8 could be taken for a weak signal.
+
+    In a gradient rounded to nearest, each channel has a relative error of up to u = eps/2. If these are independent,
+    their contribution to ⟨g, H⟩ is a random walk over d channels, of size c·u/√d relative to ||g|| ||H||. c is 0.4 if
+    only the result is rounded (fused half-precision norms); each rounded intermediate of the backward pass adds to it,
+    up to c = 4 in root mean square over tokens and 36 for the worst of 256 tokens (measured in four dtypes, for
+    d = 8..2048, s = 1 and 1e3). The floor is that of c = 4. So a mean over tokens that is at most the floor cannot be
+    distinguished from a blind readout in this dtype; a single token may exceed it tenfold by rounding alone.
 
     Args:
-        dtype: of the computation that produced the gradient.
-        d: channels.
+        dtype: the dtype in which the gradient was computed.
+        d: the number of channels.
 
     Raises:
         InputError: dtype is not floating, or d < 1.
@@ -129,10 +132,10 @@ def floor(dtype: torch.dtype, d: int) -> float:
 
 
 def fisher_visibility(logits: Callable[[Tensor], Tensor], H: Tensor, v: Tensor) -> Tensor:
-    """v'Gv of each token, (..., D) and (..., D) -> (...): the Fisher information that the logits carry along v.
+    """v'Gv of each token, (..., D) and (..., D) -> (...): the Fisher information of the logits along v.
 
-    G = J'(diag p − pp')J with J the Jacobian of the logits; v'Gv = Var_p[Jv], twice the KL divergence (in nats) that
-    a small move along v causes, per squared step. Zero means that no target whatever could make CE move along v.
+    G = J'(diag p − pp')J with J the Jacobian of the logits; v'Gv = Var_p[Jv] is twice the KL divergence (nats) of a
+    small step along v, per squared step. If it is zero, the cross-entropy does not change along v for any target.
 
     Args:
         logits: (..., D) -> (..., V), token by token and differentiable.
@@ -157,10 +160,10 @@ def penalty_radial_signal(s: Tensor, *, weight: float, loops: int, tokens: int) 
         s: rms(H_k) of single tokens, any shape.
         weight: λ.
         loops: K, the states that the penalty averages over.
-        tokens: the tokens of one state that it averages over.
+        tokens: the tokens of a state that the penalty averages over.
 
     Raises:
-        InputError: loops or tokens is below 1.
+        InputError: loops or tokens are below 1.
     """
     if loops < 1 or tokens < 1:
         raise InputError(f"a penalty over loops = {loops} and tokens = {tokens}; expected both >= 1")
@@ -168,8 +171,8 @@ def penalty_radial_signal(s: Tensor, *, weight: float, loops: int, tokens: int) 
 
 
 def _jvp(function: Callable[[Tensor], Tensor], at: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
-    """function(at) and its derivative along a direction, by two backward passes: these exist for every operation that
-    a readout may hold, forward-mode derivatives do not."""
+    """function(at) and its derivative along a direction, by two backward passes: forward-mode derivatives do not exist
+    for every operation that a readout may contain."""
     with torch.enable_grad():
         at = at.requires_grad_()
         value = function(at)
@@ -180,7 +183,7 @@ def _jvp(function: Callable[[Tensor], Tensor], at: Tensor, along: Tensor) -> tup
 
 
 def _wide_pair(grad: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in float64, so that measuring adds no rounding of its own; in float32 where there is no float64."""
+    """Both in float64, so that the measurement adds no rounding; in float32 on devices without float64."""
     check_state(grad, "grad")
     check_state(other, "the state")
     if grad.shape != other.shape:

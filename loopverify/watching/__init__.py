@@ -1,4 +1,4 @@
-"""A model watched while it trains: its states inspected every few steps, cheaply, for what the loss may not show."""
+"""Monitoring a model in training: every few steps its states are measured for changes that the loss may not show."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A look at the states of a model while it trains, cheap enough for every few steps: what the loss may not show.
+"""Measures the states of a model in training, cheaply enough for every few steps, for changes that the loss may hide.
 
-An audit asks what a loop carries and what a loss sees, and runs the model to find out. A look runs nothing: it takes
-the states that a training step has computed anyway.
+An audit runs the model to find out what a loop carries and what a loss sees. A look runs nothing: it takes the states
+that a training step has computed anyway.
 
 watch = lv.Watch()
 for step, (tokens, targets) in enumerate(batches):
@@ -33,37 +33,37 @@ from loopverify.theory import polar
 __all__ = ["DriftWarning", "Look", "Watch"]
 
 HEADROOM = 0.1
-"""Of the largest number of float16, from which on it is said that a state comes near to it."""
+"""Share of the largest float16 number above which an entry of a state is reported."""
 
 
 class DriftWarning(UserWarning):
-    """The states of a model in training have become something that its loss need not show."""
+    """The states of a model in training have changed in a way that its loss may not show."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """The states of one step."""
+    """Measurements of the states of one training step."""
 
     step: int
     rms: tuple[TokenNorms, ...]
-    """Of H_0..H_K, rms units (||H||_2 / sqrt(d)) over tokens."""
+    """Tokenwise norms of H_0..H_K, rms units (||H||_2 / √d)."""
     updates: tuple[Update, ...]
-    """Of loops 1..K: radial and turning part, rms units."""
+    """Updates of loops 1..K: radial and turning part, rms units."""
     moved: tuple[float, ...]
-    """Of loops 1..K: rms(H_k − H_{k-1}) / rms(H_{k-1}), median over tokens, so that a few huge ones do not stand for
-    all; infinite where a loop starts at zero."""
+    """For loops 1..K: rms(H_k − H_{k-1}) / rms(H_{k-1}), median over tokens, which a few huge tokens do not dominate;
+    infinite where a loop starts at zero."""
     drift: float
-    """Median rms of H_K over that of the first look, or over 1 if that was less: over what a normalized read shows."""
+    """Median rms of H_K, relative to that of the first look, or to 1 if that was smaller."""
     largest: float
-    """Largest absolute entry of any state."""
+    """Largest absolute value in any state."""
     findings: tuple[str, ...]
-    """What a user should know, in words."""
+    """Human-readable messages about what was found."""
 
     def scalars(self) -> dict[str, float]:
-        """Flat numbers for a logger: rms@k and p99@k (k = 0..K), a_rad@k, turn@k, moved@k (k = 1..K), drift, largest.
+        """Flat metrics for a logger: rms@k and p99@k (k = 0..K), a_rad@k, turn@k, moved@k (k = 1..K), drift, largest.
 
-        turn is the angular step rms(u_k − u_{k-1}). A number may be infinite or NaN where a state is, and moved@k where
-        H_{k-1} is zero: JSON has no word for these.
+        turn is the angular step rms(u_k − u_{k-1}). Metrics are infinite or NaN where a state is, and moved@k is
+        infinite where H_{k-1} is zero; JSON cannot represent such values.
         """
         rms = {f"rms@{k}": norms.mean for k, norms in enumerate(self.rms)}
         p99 = {f"p99@{k}": norms.p99 for k, norms in enumerate(self.rms)}
@@ -73,46 +73,46 @@ class Look:
         return {**rms, **p99, **a_rad, **turn, **moved, "drift": self.drift, "largest": self.largest}
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON."""
+        """All fields as dicts, lists, strings and numbers."""
         return asdict(self)
 
 
 class Watch:
-    """Looks at the states of a model in training, and warns (`DriftWarning`, once a kind) when
+    """Measures the states of a model in training, and warns (`DriftWarning`, once per kind) if
 
-    - the scale of the last state has grown `drift`-fold since the first look (from rms 1, if it was smaller: weights
-      are often begun small): a loss behind a normalized readout does not show it (Lemma 1), and each loop turns a
-      larger state less (Lemma 2);
-    - a loop moves the state by less than rounding to bfloat16 may: run in it, rounding may hide much of that loop;
-    - a state comes near the largest number of float16.
+    - the scale of the last state has grown by a factor `drift` since the first look (or from rms 1, if the first was
+      smaller, as from small initial weights). A loss behind a normalized readout does not show this (Lemma 1), and each
+      loop turns a larger state less (Lemma 2);
+    - a loop changes the state by less than rounding to bfloat16 may: in bfloat16, rounding may hide most of that loop;
+    - a state comes near the largest float16 number.
 
-    The first look is the measure of the drift: one at a model that has drifted already, as of a run that goes on, takes
-    that for the beginning. A block whose outputs are begun at zero moves nothing at step 0, and is told of there.
+    Drift is relative to the first look: in a resumed run, the drift before it is not seen. A block whose outputs are
+    initialized to zero changes nothing at step 0, which is reported there.
     """
 
     def __init__(self, drift: float = 10.0) -> None:
         """
         Raises:
-            InputError: a drift that is no growth.
+            InputError: `drift` is not a number above 1.
         """
-        check_number("drift", drift, "a number > 1, the growth from which on to warn", lambda growth: growth > 1)
+        check_number("drift", drift, "a number > 1, the growth at which to warn", lambda growth: growth > 1)
         self._drift = drift
         self._first: float | None = None
         self._warned: set[str] = set()
 
     def look(self, step: int, states: Trace | Sequence[Tensor]) -> Look:
-        """Measure the states of a training step; nothing is run, and nothing of the step is changed.
+        """Measure the states of a training step. Nothing is run, and the step is not affected.
 
         Args:
-            step: of the training, for the record.
+            step: the training step, for the record.
             states: a trace, or H_0..H_K, each (B, T, D), before any readout norm.
 
         Raises:
-            InputError: fewer than two states, or states of another form.
+            InputError: there are fewer than two states, or they are not floating tensors of one shape.
         """
         held = _held(states)
         rms = tuple(token_norms(state.detach(), unit="rms") for state in held)
-        if self._first is None and math.isfinite(rms[-1].median):  # an overflow is no beginning
+        if self._first is None and math.isfinite(rms[-1].median):  # drift cannot be relative to an overflow
             self._first = max(1.0, rms[-1].median)
         seen = Look(
             step=step,
@@ -124,9 +124,9 @@ class Watch:
             findings=(),
         )
         found = dict(self._found(seen))
-        for kind, words in found.items():
+        for kind, message in found.items():
             if kind not in self._warned:
-                warnings.warn(f"step {step}: {words}", DriftWarning, stacklevel=2)
+                warnings.warn(f"step {step}: {message}", DriftWarning, stacklevel=2)
         self._warned |= found.keys()
         return replace(seen, findings=tuple(found.values()))
 
@@ -144,7 +144,7 @@ class Watch:
             yield (
                 "rounding",
                 f"loop {small[0]} moves the state by {seen.moved[small[0] - 1]:.2g} of its size, less than rounding to "
-                f"bfloat16 may ({rounding:.2g}): run in it, rounding may hide much of what the loop adds",
+                f"bfloat16 may ({rounding:.2g}): in bfloat16, rounding may hide most of what the loop adds",
             )
         limit = torch.finfo(torch.float16).max
         if not seen.largest < HEADROOM * limit:
@@ -157,7 +157,7 @@ def _moved(states: Sequence[Tensor]) -> tuple[float, ...]:
 
 
 def _share(before: Tensor, after: Tensor) -> Tensor:
-    """Median over tokens of the update over the state; a token that stays has moved by nothing, also at zero."""
+    """Median over tokens of update over state, in rms; 0 for a token that does not change, even if it is zero."""
     update = polar.scale(polar.at_least_float32(after) - polar.at_least_float32(before))
     return torch.where(update == 0, update, update / polar.scale(before)).median()
 
@@ -167,7 +167,7 @@ def _held(given: Trace | Sequence[Tensor]) -> tuple[Tensor, ...]:
         raise InputError(f"states are {given!r}; expected a trace, or H_0..H_K, each (B, T, D)")
     states = tuple(given.states if isinstance(given, Trace) else given)
     if len(states) < 2:
-        raise InputError(f"{len(states)} states to look at; expected H_0..H_K of at least one loop")
+        raise InputError(f"got {len(states)} states; expected H_0..H_K of at least one loop")
     for k, state in enumerate(states):
         tensor = isinstance(state, Tensor)
         if not tensor or not state.is_floating_point() or state.ndim < 2 or state.shape != states[0].shape:

@@ -1,4 +1,4 @@
-"""The driver: order and ownership of states, gradients, and every refusal with its words."""
+"""The driver: order and ownership of states, gradients, and every error with its message."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_loops_default_to_the_trained_loops() -> None:
     assert lv.unroll(model(add_loop), TOKENS).loops == 4
 
 
-def test_the_readout_is_told_its_exit_and_the_length_of_the_run() -> None:
+def test_the_readout_gets_its_exit_and_the_length_of_the_run() -> None:
     asked = []
 
     def watched(state: Tensor, context: object, loop: int, loops: int) -> Tensor:
@@ -126,7 +126,7 @@ def test_gradients_are_recorded_only_when_asked_for() -> None:
     without = lv.unroll(looped, TOKENS)
     assert not without.states[-1].requires_grad
     assert not without.logits(4).requires_grad
-    with torch.no_grad():  # asking wins over the mode of the caller
+    with torch.no_grad():  # the argument takes precedence over the mode of the caller
         trace = lv.unroll(looped, TOKENS, grad=True)
     assert trace.logits(4).requires_grad
     (gradient,) = torch.autograd.grad(trace.states[-1].sum(), trace.states[0])
@@ -189,7 +189,9 @@ def test_tokens_out_of_range_are_refused_by_the_declared_vocabulary(token: int) 
 
 def test_tokens_that_only_the_embedding_refuses_are_explained() -> None:
     module = Tanh()
-    with pytest.raises(InputError, match=r"embed refused tokens in 0\.\.99 .*outside the model's vocabulary"):
+    with pytest.raises(
+        InputError, match=r"embed refused tokens in 0\.\.99 .*expected tokens of the model's vocabulary"
+    ):
         lv.unroll(model(module.step, embed=module.embed), torch.tensor([[0, 99]]))
 
 

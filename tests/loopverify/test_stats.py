@@ -87,7 +87,7 @@ def test_three_against_three_seeds_cannot_go_below_one_in_twenty() -> None:
 def test_seeds_needed() -> None:
     # C(4, 2) = 6, C(6, 3) = 20, C(8, 4) = 70, C(10, 5) = 252
     assert [seeds_needed(alpha) for alpha in (1, 0.05, 0.049, 0.01, 0.005)] == [1, 3, 4, 5, 5]
-    with pytest.raises(InputError, match="alpha is 0; no number of seeds reaches it"):
+    with pytest.raises(InputError, match="alpha is 0; expected a number > 0"):
         seeds_needed(0)
 
 
@@ -114,9 +114,9 @@ def test_cliffs_delta_by_hand() -> None:
 
 @pytest.mark.parametrize("function", [rank_test, cliffs_delta])
 def test_sides_that_cannot_be_ranked_are_refused(function: object) -> None:
-    with pytest.raises(InputError, match="x is empty; expected at least one value a side"):
+    with pytest.raises(InputError, match="x is empty; expected at least one value per side"):
         function([], [1.0])
-    with pytest.raises(InputError, match=r"y is \[1.0, nan\]; a value that is not a number has no rank"):
+    with pytest.raises(InputError, match=r"y is \[1.0, nan\]; expected numbers, because NaN has no rank"):
         function([1.0], [1.0, math.nan])
 
 

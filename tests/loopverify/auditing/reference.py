@@ -13,7 +13,7 @@ TARGETS = torch.randint(V, (4, 12), generator=GENERATOR)
 
 
 def reference(readout: str, drift: float = 1.0, **settings: object) -> lv.Looped:
-    """The paper's model, its residual branches scaled so that norms are those of a run of training, `drift` times."""
+    """The paper's model with residual branches scaled so that its norms are `drift` times those of a training run."""
     torch.manual_seed(0)
     config = lv.models.TransformerConfig(vocab_size=V, d_model=32, d_ff=64, readout=readout, **settings)
     module = lv.models.LoopedTransformer(config)

@@ -1,4 +1,4 @@
-"""The audit as a whole: its records, what it costs, what it says, what it refuses; verdicts are in test_verdicts."""
+"""The audit as a whole: its records, its cost, its text and its errors; verdicts are in test_verdicts."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def test_an_audit_calls_the_model_less_often_than_six_training_steps(objective: 
     meter = Meter(reference("rmsnorm"))
     lv.audit(meter.model, TOKENS, TARGETS, objective=named(objective))
     counts = meter.count
-    # One run of 16 loops, 3 of them again with a backward pass, 2 for the carry of each loop by itself, and 4 + 4 loops
-    # in a row for each of scale and mean.
+    # One run of 16 loops, 3 of them again with a backward pass, 2 for the carry of each loop alone, and 4 + 4
+    # consecutive loops for each of scale and mean.
     assert counts["step"] == 16 + 3 + 4 * 2 + 2 * (4 + 4)
     assert counts["step backward"] == 3
     assert counts["branches"] == 4
@@ -135,7 +135,7 @@ def test_an_audit_multiplies_less_than_six_training_steps(objective: str) -> Non
     assert 0 < auditing.flops <= 6 * training.flops
 
 
-# What it says.
+# Its text.
 
 
 def test_to_dict_is_plain_json_with_the_conclusions() -> None:
@@ -151,7 +151,7 @@ def test_to_dict_is_plain_json_with_the_conclusions() -> None:
     assert {"batch": 4, "tokens": 12, "channels": 32, "loops": 4, "seed": 0}.items() <= read["facts"].items()
 
 
-def test_numbers_that_json_has_no_word_for_are_spelled_out() -> None:
+def test_infinities_and_nan_are_strings_in_json() -> None:
     audit = lv.audit(reference("rmsnorm"), TOKENS, TARGETS)
     endless = dataclasses.replace(audit.signals[0], scale_defect=math.inf)
     plain = dataclasses.replace(audit, signals=(endless,)).to_dict()
@@ -189,7 +189,7 @@ def test_a_saturating_readout_is_controlled_with_a_warning() -> None:
     assert "opens with drift" in audit.advice[0]
 
 
-# What it refuses, and what it makes do with.
+# Its errors, and what it notes instead.
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_a_saturating_readout_is_controlled_with_a_warning() -> None:
         ({"tokens": TOKENS + 1000}, r"tokens span .*; expected 0..31"),
         (
             {"targets": TARGETS[:, :5]},
-            r"targets are torch.int64 \(4, 5\); expected int64 \(4, 12\) as the tokens, one next token for every token "
-            r"\(-100 leaves one out\): of sequences \(B, T \+ 1\), tokens = sequences\[:, :-1\] and targets = ",
+            r"targets are torch.int64 \(4, 5\); expected int64 \(4, 12\) as the tokens, the next token of every token "
+            r"\(-100 leaves a token out\)\. For sequences \(B, T \+ 1\): tokens = sequences\[:, :-1\], targets = ",
         ),
         ({"targets": TARGETS.float()}, "targets are torch.float32"),
         ({"targets": [1, 2]}, "targets are list"),
@@ -215,7 +215,7 @@ def test_a_saturating_readout_is_controlled_with_a_warning() -> None:
         ({"seed": 2**63}, rf"seed is {2**63}; expected an integer in"),
         (
             {"targets": TARGETS.to("meta")},
-            r"tokens are on cpu, targets on meta and the model on cpu; expected one device: move them with \.to",
+            r"tokens are on cpu, targets on meta and the model on cpu; expected one device\. Move them with \.to",
         ),
         (
             {"tokens": TOKENS.to("meta"), "targets": TARGETS.to("meta")},
@@ -247,8 +247,8 @@ def test_refusals(change: dict[str, object], message: str) -> None:
         lv.audit(**arguments)
 
 
-@pytest.mark.parametrize(("broken", "told"), [(0, "Look at the embedding"), (3, "Look at loop 3 of the step")])
-def test_states_that_are_not_finite_are_named(broken: int, told: str) -> None:
+@pytest.mark.parametrize(("broken", "advice"), [(0, "Inspect the embedding"), (3, "Inspect loop 3 of the step")])
+def test_states_that_are_not_finite_are_named(broken: int, advice: str) -> None:
     model = reference("rmsnorm")
 
     def spoil(state: Tensor, loop: int) -> Tensor:
@@ -259,7 +259,7 @@ def test_states_that_are_not_finite_are_named(broken: int, told: str) -> None:
         return spoil(state, 0), context
 
     step = lambda H, context, loop: spoil(model.step(H, context, loop), loop)  # noqa: E731
-    with pytest.raises(InputError, match=rf"H_{broken} is not finite \(1536 of 1536 values\).*{told}"):
+    with pytest.raises(InputError, match=rf"H_{broken} is not finite \(1536 of 1536 values\).*{advice}"):
         lv.audit(dataclasses.replace(model, embed=embed, step=step), TOKENS, TARGETS)
 
 
@@ -268,7 +268,7 @@ def test_float16_states_are_refused() -> None:
         lv.audit(looped(radial_step(1.0, 0.1), dtype=torch.float16), closed_form.TOKENS, closed_form.TARGETS)
 
 
-def test_a_model_that_knows_no_more_loops_is_audited_over_those_it_has() -> None:
+def test_a_model_with_a_fixed_number_of_loops_is_audited_over_those() -> None:
     pushes = [0.1, 0.2, 0.3, 0.4]
     model = looped(radial_step(1.0, 0.0))
     model = dataclasses.replace(model, step=lambda H, context, loop: H + pushes[loop - 1] * H / rms(H))
@@ -282,7 +282,7 @@ def test_a_model_that_knows_no_more_loops_is_audited_over_those_it_has() -> None
 def test_states_that_overflow_beyond_the_audited_loops_are_left_out() -> None:
     model = looped(lambda H: 1e4 * H, lambda H: rmsnorm(H / H.abs().amax()), dtype=torch.float32)
     audit = lv.audit(model, closed_form.TOKENS, closed_form.TARGETS)
-    assert "H_10 is not finite: what follows is left out of growth and overshoot" in audit.notes
+    assert "H_10 is not finite: growth and overshoot are measured up to loop 9" in audit.notes
     assert audit.growth.loops == 9
 
 
@@ -291,7 +291,7 @@ def test_branches_that_do_not_add_up_are_noted() -> None:
     wrong = lambda H, context, loop: [(name, 2 * b) for name, b in model.branches(H, context, loop)]  # noqa: E731
     audit = lv.audit(dataclasses.replace(model, branches=wrong), TOKENS, TARGETS)
     assert audit.per_loop[0].sublayers is None
-    assert "growth is not attributed to sublayers: the branches of loop 1 miss the state" in audit.notes[0]
+    assert "growth cannot be attributed to sublayers: the branches of loop 1 miss the state" in audit.notes[0]
 
 
 def test_a_zero_initial_state_has_no_first_carry() -> None:
@@ -299,7 +299,7 @@ def test_a_zero_initial_state_has_no_first_carry() -> None:
     audit = lv.audit(model, closed_form.TOKENS, closed_form.TARGETS)
     assert audit.per_loop[0].carry is None
     assert audit.per_loop[1].carry.kind == "carried"
-    assert "carry of loop 1 is not measured: every token of H" in audit.notes[0]
+    assert "carry of loop 1 cannot be measured: every token of H" in audit.notes[0]
 
 
 def _pre_norm(readout: Callable[[Tensor], Tensor] | None = None) -> lv.Looped:
@@ -320,7 +320,7 @@ def _pre_norm(readout: Callable[[Tensor], Tensor] | None = None) -> lv.Looped:
 TEXT = torch.arange(22).view(2, 11) % 11
 
 
-def test_an_exit_that_is_no_number_is_refused_not_called_visible() -> None:
+def test_an_exit_that_is_nan_is_an_error_and_not_visible() -> None:
     with pytest.raises(InputError, match="the cross-entropy of exit 1 is nan; expected a finite number"):
         lv.audit(_pre_norm(lambda h: h * float("nan")), TEXT, TEXT)
 
@@ -329,7 +329,7 @@ def test_a_loop_that_carries_some_channels_only_carries() -> None:
     audit = lv.audit(_pre_norm(), TEXT, TEXT)
     assert (audit.verdict, audit.scale.carry) == ("blind_spot", "carried")
     assert audit.scale.factor == pytest.approx(1.0, abs=1e-4)
-    assert audit.per_loop[0].carry.kind == "damped"  # at the first loop, which normalizes half of what it is given
+    assert audit.per_loop[0].carry.kind == "damped"  # the first loop normalizes half of the channels
     assert audit.notes == ()
 
 
@@ -355,8 +355,8 @@ def test_a_carry_that_settles_late_is_noted_and_bounded_by_the_caller(carry_loop
     audit = lv.audit(looped(step), closed_form.TOKENS, closed_form.TARGETS, **options)
     allowed = carry_loops or 256
     assert calls <= 16 + 3 + 4 * 2 + 2 * allowed  # as counted above, with what is allowed for each of scale and mean
-    told = f"the carry of scale is in doubt: the factor still changes after {allowed} loops in a row"
-    assert audit.notes[0].startswith(told)
+    message = f"the carry of scale is in doubt: the factor still changes after {allowed} consecutive loops"
+    assert audit.notes[0].startswith(message)
 
 
 def test_a_norm_over_the_whole_sequence_leaves_the_common_scale_a_blind_spot() -> None:
@@ -367,7 +367,7 @@ def test_a_norm_over_the_whole_sequence_leaves_the_common_scale_a_blind_spot() -
     audit = lv.audit(model, closed_form.TOKENS, closed_form.TARGETS)
     assert (audit.verdict, audit.blind, audit.scale.seen_by) == ("blind_spot", ["scale"], ())
     assert audit.notes == (
-        "'per_loop' sees the scales of tokens relative to one another, and not their common scale: nothing notices "
+        "'per_loop' sees the scales of tokens relative to one another, but not their common scale: no term notices "
         "when all tokens grow together, as behind a norm over the whole sequence",
     )
     penalized = lv.audit(
@@ -377,14 +377,14 @@ def test_a_norm_over_the_whole_sequence_leaves_the_common_scale_a_blind_spot() -
 
 
 def test_growth_that_the_carry_does_not_explain_is_noted() -> None:
-    # Most tokens are normalized, one in four is carried on: the median says removed.
+    # Most tokens are normalized, one in four is carried: the median says removed.
     def step(state: Tensor) -> Tensor:
         grown = state + state / rms(state)
         return torch.cat([grown[:, :1], grown[:, 1:] / rms(grown[:, 1:])], 1)
 
     audit = lv.audit(looped(step), closed_form.TOKENS, closed_form.TARGETS)
     assert audit.verdict == "removed"
-    assert "yet its mean still grew over 16 loops (linear): some tokens or channels may be carried on" in audit.notes[0]
+    assert "yet its mean still grew over 16 loops (linear): some tokens or channels may be carried" in audit.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -69,5 +69,5 @@ def test_a_shorter_run_is_the_beginning_of_a_longer_one() -> None:
     trace, _ = _trace_and_targets()
     assert trace.first(2).loops == 2
     assert all(a is b for a, b in zip(trace.first(2).states, trace.states, strict=False))
-    with pytest.raises(InputError, match=r"a run of 4 loops from a trace of 3; expected 1\.\.3"):
+    with pytest.raises(InputError, match=r"the first 4 loops of a trace of 3; expected an integer 1\.\.3"):
         trace.first(4)

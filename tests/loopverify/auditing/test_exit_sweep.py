@@ -73,7 +73,7 @@ def test_the_reported_changes_are_those_of_the_loss_and_the_logits() -> None:
         assert point.max_logit_change == pytest.approx(float(((point.alpha - 1) * z).abs().max()))
 
 
-def test_a_saturating_readout_is_seen_at_small_scales_and_lost_with_drift() -> None:
+def test_a_saturating_readout_shows_small_scales_and_hides_large_ones() -> None:
     head = Head(readout=DynamicTanh(alpha=0.5), weight=HEAD)
     assert sweep(head, start=0.02).visibility == "saturating"
     assert sweep(head, start=1e4).visibility == "hidden"

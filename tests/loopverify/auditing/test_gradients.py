@@ -36,7 +36,7 @@ def test_direct_and_indirect_sum_to_the_gradient_of_the_whole_run(objective: str
         torch.testing.assert_close(total, expected[k], rtol=1e-9, atol=1e-12)
 
 
-def test_only_the_last_state_hears_a_terminal_loss_directly() -> None:
+def test_a_terminal_loss_has_a_direct_gradient_at_the_last_state_only() -> None:
     trace = lv.unroll(transformer(), TOKENS)
     direct = direct_gradients(trace, TARGETS, named("terminal"))["terminal"]
     indirect = indirect_gradients(trace, {"terminal": direct})
@@ -44,7 +44,7 @@ def test_only_the_last_state_hears_a_terminal_loss_directly() -> None:
     assert [bool(g.any()) for g in indirect] == [True, True, True, False]
 
 
-def test_terms_are_kept_apart() -> None:
+def test_terms_are_kept_separate() -> None:
     direct = direct_gradients(lv.unroll(transformer(), TOKENS), TARGETS, named("per_loop+penalty", penalty=0.5))
     assert list(direct) == ["per_loop", "penalty"]
     # d/dH of 0.5 · mean over K = 4 loops, 8 tokens and 8 channels of H².

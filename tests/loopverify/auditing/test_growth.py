@@ -74,6 +74,6 @@ def test_huge_and_decaying_sequences() -> None:
 
 
 @pytest.mark.parametrize("scales", [[1.0, 2.0, 3.0], [1.0, 2.0, math.inf, 4.0], [1.0, 0.0, 1.0, 1.0]])
-def test_refuses_what_has_no_law(scales: list[float]) -> None:
+def test_scales_without_a_law_are_an_error(scales: list[float]) -> None:
     with pytest.raises(InputError, match="expected at least four, finite and positive"):
         fit_growth(scales)

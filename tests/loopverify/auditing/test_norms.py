@@ -54,7 +54,7 @@ def test_leaves_no_graph_and_changes_nothing() -> None:
     assert state.grad is None
 
 
-def test_refuses_what_is_no_state() -> None:
+def test_an_invalid_state_or_unit_is_an_error() -> None:
     with pytest.raises(InputError, match=r"state is torch.int64 \(2, 3\); expected a non-empty floating tensor"):
         token_norms(torch.zeros(2, 3, dtype=torch.int64))
     with pytest.raises(InputError, match=r"\(0, 3\)"):

@@ -126,7 +126,7 @@ def test_a_raw_exit_among_normalized_ones_controls_the_scale() -> None:
     assert terminal.verdict == "blind_spot"
 
 
-def test_a_penalty_without_gradient_is_not_felt() -> None:
+def test_a_penalty_without_gradient_controls_nothing() -> None:
     def logged_only(trace: lv.Trace, targets: Tensor) -> Terms:
         parts = named("per_loop+penalty", penalty=10.0)(trace, targets).parts
         return Terms({"per_loop": parts["per_loop"], "penalty": parts["penalty"].detach()})
@@ -176,7 +176,7 @@ def test_the_verdict_holds_after_training(readout: str, objective: str, norm: st
     model = trained(lv.models.LoopedTransformer(config).looped(), objective)
     audit = lv.audit(model, *text_batch(0), objective=named(objective))
     assert audit.verdict == verdict
-    assert audit.exits[-1].loss < math.log(V) / 2  # it has learned
+    assert audit.exits[-1].loss < math.log(V) / 2  # the model has learned
 
 
 @pytest.mark.parametrize(
@@ -193,6 +193,6 @@ def test_the_verdict_on_a_recurrence_holds_after_training(factory: str, verdict:
     model = FACTORIES[factory](TinyBlock(vocab_size=V))
     before = lv.audit(model, *text_batch(0))
     after = lv.audit(trained(model, "per_loop"), *text_batch(0))
-    assert after.exits[-1].loss < 0.9 * before.exits[-1].loss  # it has learned something
+    assert after.exits[-1].loss < 0.9 * before.exits[-1].loss  # the model has learned
     for audit in (before, after):
         assert (audit.verdict, audit.scale.carry) == (verdict, carry)

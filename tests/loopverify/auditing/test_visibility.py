@@ -1,4 +1,4 @@
-"""What whole objectives see: penalties, detached ones, gates and comparisons, however they read a state."""
+"""What whole objectives see: penalties, detached penalties, gates and comparisons, however they read a state."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_a_blind_exit_is_hidden_and_a_raw_one_visible_at_every_supervised_loop()
     assert seen[0].scale_defect >= 1
 
 
-def test_a_raw_exit_stays_visible_when_the_softmax_is_sure() -> None:
-    # Targets are what the model predicts with great margins: the gradient vanishes with growth, the logits do not.
+def test_a_raw_exit_stays_visible_when_the_softmax_is_certain() -> None:
+    # The targets are the model's own predictions, with large margins: growth makes the gradient vanish, not the logits.
     trace = lv.unroll(looped(lambda H: H.clone(), raw), TOKENS)
     sure = trace.logits(1).argmax(-1)
     (signal,) = observe(named("terminal"), raw, start=20.0, targets=sure)
@@ -129,7 +129,7 @@ def test_one_seeing_term_is_enough_whatever_the_other_is() -> None:
     assert overall([s.scale for s in found]) == "visible"
 
 
-def test_a_saturating_readout_is_seen_now() -> None:
+def test_a_saturating_readout_shows_scale_now() -> None:
     head = Head(readout=DynamicTanh(alpha=0.5), weight=HEAD)
     assert {s.scale for s in observe(named("per_loop"), head, start=0.02)} == {"saturating"}
     assert {s.scale for s in observe(named("per_loop"), head, start=1e4)} <= {"hidden"}

@@ -1,4 +1,4 @@
-"""compare refuses what cannot be compared: what is wrong, what was seen, what to do."""
+"""Errors of compare: each says what is wrong, what was given, and what to do."""
 
 from __future__ import annotations
 
@@ -86,15 +86,13 @@ def test_models_of_different_sizes_are_refused_before_one_is_given_the_states_of
 def test_a_model_that_cannot_run_as_many_loops_says_how_many() -> None:
     gains = [1.0, 2.0]
     short = dataclasses.replace(toy(lambda h, c, k: gains[k - 1] * h), trained_loops=2)
-    with pytest.raises(
-        InputError, match=r"model b \(toy\) does not run for 4 loops \(IndexError: .*it is trained with 2"
-    ):
+    with pytest.raises(InputError, match=r"model b \(toy\) cannot run 4 loops \(IndexError: .*it is trained with 2"):
         compare(toy(), short, TOKENS, loops=4)
-    with pytest.raises(IndexError):  # a fault within the loops that it is made for is its own
+    with pytest.raises(IndexError):  # an error within the trained loops is the model's own
         compare(toy(), dataclasses.replace(short, trained_loops=4), TOKENS, loops=4)
 
 
 def test_a_path_and_another_loop_count_do_not_go_together() -> None:
     model = RunningMean("each loop").looped()
-    with pytest.raises(InputError, match="loops_b is 3 with path 'decode'"):
+    with pytest.raises(InputError, match="loops_b is 3 with path 'decode'; expected None"):
         compare(model, model, TOKENS, loops=4, loops_b=3, path="decode")

@@ -1,4 +1,4 @@
-"""looped_regression: what is stored, what is noticed, what is said, and that it cannot pass by accident."""
+"""looped_regression: what it stores, what it notices, its messages, and that it cannot pass by accident."""
 
 from __future__ import annotations
 
@@ -135,10 +135,10 @@ CHANGES: dict[str, tuple[Looped, str]] = {
 def test_the_first_loop_and_quantity_that_differ_are_named_with_their_size(tmp_path: Path, change: str) -> None:
     model, message = CHANGES[change]
     store(tmp_path)
-    told = complaint(tmp_path, model)
-    assert message in told
-    assert "ulps of float64 (tolerance" in told
-    assert told.endswith("If it is meant: pytest --looped-regen")
+    text = complaint(tmp_path, model)
+    assert message in text
+    assert "ulps of float64 (tolerance" in text
+    assert text.endswith("If the change is intended: pytest --looped-regen")
 
 
 def test_a_flipped_argmax_counts_unless_it_was_a_near_tie(tmp_path: Path) -> None:
@@ -150,9 +150,9 @@ def test_a_flipped_argmax_counts_unless_it_was_a_near_tie(tmp_path: Path) -> Non
 
     store(tmp_path, tied(1e-3, 0))
     guard(tmp_path).check(tied(1e-3, 1), TOKENS, loops=4, tolerance=1e-3)
-    told = complaint(tmp_path, tied(1e-3, 1), tolerance=2e-4)
-    assert "at loop 1: logits" in told
-    assert "argmax at loop 1" in told
+    text = complaint(tmp_path, tied(1e-3, 1), tolerance=2e-4)
+    assert "at loop 1: logits" in text
+    assert "argmax at loop 1" in text
 
 
 @pytest.mark.parametrize("tolerance", ["1e-3", -1.0, float("nan")])
@@ -172,8 +172,8 @@ def test_rounding_is_no_mismatch(tmp_path: Path) -> None:
         return model.step(double.float(), context, loop)
 
     guard(tmp_path).check(dataclasses.replace(model, step=reordered), TOKENS, loops=4)
-    told = complaint(tmp_path, dataclasses.replace(model, step=lambda h, c, k: model.step(h * 1.001, c, k)))
-    assert "at loop 1" in told
+    text = complaint(tmp_path, dataclasses.replace(model, step=lambda h, c, k: model.step(h * 1.001, c, k)))
+    assert "at loop 1" in text
 
 
 @pytest.mark.parametrize(
@@ -189,9 +189,9 @@ def test_rounding_is_no_mismatch(tmp_path: Path) -> None:
 )
 def test_another_run_is_not_compared_but_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
     store(tmp_path)
-    told = complaint(tmp_path, **{"model": toy(), **arguments})
-    assert told.startswith("the run is not the one that was stored")
-    assert message in told
+    text = complaint(tmp_path, **{"model": toy(), **arguments})
+    assert text.startswith("this is not the run that was stored")
+    assert message in text
 
 
 def test_versions_that_changed_are_said_with_a_mismatch(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_versions_that_changed_are_said_with_a_mismatch(tmp_path: Path) -> None:
 
 def test_regeneration_writes_and_still_fails(tmp_path: Path) -> None:
     path = store(tmp_path)
-    with pytest.raises(RegressionError, match=r"regenerated .*test_a\.looped\.json\nLook at what changed"):
+    with pytest.raises(RegressionError, match=r"regenerated .*test_a\.looped\.json\nReview the change"):
         guard(tmp_path, regenerate=True).check(CHANGES["scale"][0], TOKENS, loops=4)
     guard(tmp_path).check(CHANGES["scale"][0], TOKENS, loops=4)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
@@ -213,10 +213,10 @@ def test_regeneration_writes_and_still_fails(tmp_path: Path) -> None:
     ("damage", "message"),
     [
         (lambda text: text[: len(text) // 2], "it is not JSON"),
-        (lambda text: "[]", "it is not of the form of one"),
-        (lambda text: text.replace('"scales"', '"scale"', 1), "it is not of the form of one"),
+        (lambda text: "[]", "it is not a stored trace"),
+        (lambda text: text.replace('"scales"', '"scale"', 1), "it is not a stored trace"),
         (lambda text: text.replace('"format": 1', '"format": 9'), "it has format 9; expected 1"),
-        (lambda text: json.dumps({**json.loads(text), "kept": [[0, 0]]}), "loop 0 is not complete"),
+        (lambda text: json.dumps({**json.loads(text), "kept": [[0, 0]]}), "loop 0 is incomplete"),
     ],
 )
 def test_a_corrupt_file_is_named_with_what_to_do(tmp_path: Path, damage: Callable[[str], str], message: str) -> None:
@@ -225,7 +225,7 @@ def test_a_corrupt_file_is_named_with_what_to_do(tmp_path: Path, damage: Callabl
     with pytest.raises(InputError, match=message) as caught:
         guard(tmp_path, command="pytest test_mine.py::test_a").check(toy(), TOKENS, loops=4)
     assert str(path) in str(caught.value)
-    assert "write it anew: pytest test_mine.py::test_a --looped-regen" in str(caught.value)
+    assert "write it again: pytest test_mine.py::test_a --looped-regen" in str(caught.value)
 
 
 def test_a_record_goes_through_json_unchanged() -> None:
@@ -331,9 +331,9 @@ def test_the_life_of_a_guarded_test(pytester: pytest.Pytester) -> None:
     changed.assert_outcomes(failed=1)
     changed.stdout.fnmatch_lines(
         [
-            "*the model parts from its stored trace at loop 2: scale",
+            "*the model first differs from its stored trace at loop 2: scale",
             "*off by 0.5 = * ulps of float32 (tolerance *), most at token * of row 0",
-            "*If it is meant: pytest test_mine.py::test_a --looped-regen",
+            "*If the change is intended: pytest test_mine.py::test_a --looped-regen",
         ]
     )
     assert "guard.py" not in changed.stdout.str()

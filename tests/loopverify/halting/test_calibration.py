@@ -1,4 +1,4 @@
-"""Halting decisions against the rule written out in Python, over every threshold there is."""
+"""Halting decisions against the rule written out in Python, at every threshold that matters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def table(scores: list[list[float]], losses: list[list[float]], tokens: int = 1)
 
 
 def by_hand(made: ExitTable, threshold: float) -> tuple[list[int], float]:
-    """The exit of every sequence and the loss of all, nats a token: the smallest k with c_k > τ, else K."""
+    """The exit of every sequence and the loss of all, nats per token: the smallest k with c_k > τ, else K."""
     exits = [next((k for k, c in enumerate(row, 1) if c > threshold), len(row)) for row in made.scores.tolist()]
     total = math.fsum(row[k - 1] for row, k in zip(made.losses.tolist(), exits, strict=True))
     return exits, total / made.sample.tokens
@@ -124,7 +124,7 @@ def test_a_k_invariant_model_does_not_look_like_a_success() -> None:
     assert found.evaluation.depth_use == pytest.approx(0, abs=1e-12)
     assert found.depth_unused
     assert "depth use CE(1) − CE(K) = +0.0000 nats" in str(found).replace("-0.0000", "+0.0000")
-    assert str(found).endswith("no success of halting, loop 1 alone is within the budget of ×1.01")
+    assert str(found).endswith("not an achievement of halting, loop 1 alone is within the budget of ×1.01")
 
 
 def sharpening(easy: float, hard: float) -> lv.Looped:
@@ -152,7 +152,7 @@ def test_easy_sequences_leave_early() -> None:
     tokens = torch.tensor([[0, 0, 0], [1, 1, 1]])
     batches = [(tokens, torch.zeros_like(tokens))]
     found = halting(sharpening(8.0, 0.5), batches, batches)
-    # Scores 8, 16, ... and 0.5, 1, 1.5, 2: losing e⁻⁸ nats is within 1 %, the hard sequence needs all its loops.
+    # Scores 8, 16, ... and 0.5, 1, 1.5, 2: a loss of e⁻⁸ nats is within 1 %; the hard sequence needs all its loops.
     assert found.threshold == 1.5
     assert found.evaluation.exits == (1, 0, 0, 1)
     assert found.evaluation.average_loops == 2.5
@@ -161,7 +161,7 @@ def test_easy_sequences_leave_early() -> None:
     assert found.evaluation.depth_use == pytest.approx((surprise(8) + surprise(0.5) - surprise(32) - surprise(2)) / 2)
     assert (found.depth_unused, found.within_budget) == (False, True)
     assert str(found).startswith("2.50 of 4 loops (ideal speed-up ×1.60), perplexity 1.066 against 1.066 at full depth")
-    assert str(found).endswith(f"depth use CE(1) − CE(K) = +{found.evaluation.depth_use:.4f} nats")
+    assert str(found).endswith(f"depth use CE(1) − CE(K) = +{found.evaluation.depth_use:.4f} nats per token")
     assert found.evaluation.sample.sequences == 2
 
 
@@ -173,7 +173,7 @@ def test_the_budget_is_judged_on_other_sequences() -> None:
     assert found.evaluation.exits == (2, 0, 0, 0)
     assert not found.within_budget
     assert not found.depth_unused
-    assert str(found).endswith("over the budget of ×1.01 on new sequences")
+    assert str(found).endswith("exceeds the budget of ×1.01 on new sequences")
 
 
 def test_table_and_scores_against_definitions() -> None:
@@ -232,17 +232,20 @@ TABLE = table([[1.0]], [[1.0]])
         (lambda: exit_table(MODEL, BATCHES, seed="a"), "seed is 'a'; expected an integer >= 0"),
         (
             lambda: exit_table(MODEL, BATCHES, score=HeadScore(every=2), by="token"),
-            "score 'margin/2' looks at 2 of 4 tokens; expected one that looks at every token, to let each leave by",
+            "score 'margin/2' uses 2 of 4 tokens; expected one that uses every token, so that each can leave",
         ),
-        (lambda: calibrate(None), r"table is None; expected an ExitTable, as exit_table\(model, batches\) makes it"),
+        (lambda: calibrate(None), r"table is None; expected an ExitTable, as exit_table\(model, batches\) returns"),
         (lambda: halt(3, 1.0), "table is 3; expected an ExitTable"),
-        (lambda: halt(TABLE, math.nan), "threshold is nan; expected a score that an exit has to be above"),
-        (lambda: halt(TABLE, "1"), "threshold is '1'; expected a score that an exit has to be above"),
-        (lambda: halting(MODEL, BATCHES, BATCHES, budget="x"), "budget is 'x'; expected dynamic over fixed perplexity"),
+        (lambda: halt(TABLE, math.nan), "threshold is nan; expected a score that an exit has to exceed"),
+        (lambda: halt(TABLE, "1"), "threshold is '1'; expected a score that an exit has to exceed"),
+        (
+            lambda: halting(MODEL, BATCHES, BATCHES, budget="x"),
+            "budget is 'x'; expected a ratio of dynamic to fixed perplexity",
+        ),
         *(
             (
                 partial(calibrate, TABLE, budget),
-                f"budget is {budget}; expected dynamic over fixed perplexity, 1 or more",
+                f"budget is {budget}; expected a ratio of dynamic to fixed perplexity >= 1",
             )
             for budget in (0.99, math.inf, math.nan, None, True)
         ),

@@ -1,4 +1,4 @@
-"""The engine against a table of all exits, and against a clock that only the model's parts move."""
+"""The engine against a table of all exits, and on a clock that only the model's parts advance."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_decisions_and_losses_are_those_of_the_table(score: Score) -> None:
         assert torch.bincount(run.exits - 1, minlength=4).tolist() == list(expected.exits)
         assert run.loss == pytest.approx(expected.loss)
         assert run.selected_loops == expected.average_loops
-        # A full score is what its sequences are decoded from, too; the other pays for decoding alone.
+        # After a full score, sequences are decoded from its logits; the other score pays for decoding only.
         assert run.head_products == pytest.approx(expected.average_loops if score.wants else 1)
 
 
@@ -108,15 +108,15 @@ class Counting:
 @pytest.mark.parametrize(
     ("pool", "expected"),
     [
-        (1, [(1, 2), (2, 1), (3, 1), (1, 2), (2, 1), (3, 1)]),  # what is left of a batch goes on by itself
-        (2, [(1, 2), (1, 2), (2, 2), (3, 2)]),  # what is left of two makes one
+        (1, [(1, 2), (2, 1), (3, 1), (1, 2), (2, 1), (3, 1)]),  # the rest of a batch continues alone
+        (2, [(1, 2), (1, 2), (2, 2), (3, 2)]),  # the rests of two batches are merged
     ],
 )
 def test_left_over_sequences_of_several_batches_share_one(pool: int, expected: list[tuple[int, int]]) -> None:
     counting = Counting()
     run = run_batches(counting.model, batches([2, 2]), 3, score=Planned([1, 3, 3, 1]), threshold=0.5, pool=pool)
     assert counting.steps == expected
-    # Nobody is decoded but at the exit taken, nothing is read to be thrown away.
+    # Each sequence is decoded at the exit taken only.
     assert counting.reads == {1: 2 * 6, 3: 2 * 6}
     assert run.executed_loops == run.selected_loops == 2
 
@@ -197,10 +197,10 @@ ONE = batches([1])
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: run_batches(MODEL, ONE, pool=0), "pool is 0; expected how many batches may be in flight, 1 or more"),
+        (lambda: run_batches(MODEL, ONE, pool=0), "pool is 0; expected an integer >= 1, the batches in flight"),
         (
             lambda: run_batches(MODEL, ONE, pool=1.5),
-            "pool is 1.5; expected how many batches may be in flight, 1 or more",
+            "pool is 1.5; expected an integer >= 1, the batches in flight",
         ),
         (lambda: run_batches(MODEL, ONE, decode="some"), "unknown tokens to decode 'some'; expected one of: all, last"),
         (lambda: run_batches(MODEL, ONE, 0), "loops is 0; expected an integer >= 1"),

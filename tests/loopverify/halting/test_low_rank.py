@@ -40,8 +40,8 @@ def true_margin(shown: Tensor, weight: Tensor) -> Tensor:
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor | None, int]:
-    """A head (V, D), states (2, 5, D), states seen before (or none) and a rank: spectra that fall or do not, heads of
-    less than full rank, and rows that tie or nearly do."""
+    """A head (V, D), states (2, 5, D), earlier states (or None) and a rank: with and without decaying spectra, heads of
+    less than full rank, and rows that tie or nearly tie."""
     random = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     V, D = draw(st.integers(2, 60)), draw(st.integers(1, 9))
     dtype = draw(st.sampled_from([torch.float32, torch.float64]))
@@ -64,10 +64,10 @@ def cases(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor | None, int]:
 def test_the_certified_margin_is_exact(case: tuple[Tensor, Tensor, Tensor | None, int], dear: int) -> None:
     weight, shown, seen, rank = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(low_rank, "DEAR", dear)  # 1: no token is given up; a million: every token is
+        patch.setattr(low_rank, "DEAR", dear)  # 1: no token is computed in full; a million: every token is
         patch.setattr(low_rank, "LOGITS", 3 * len(weight))  # three tokens at a time
         found = CertifiedMargin(head_of(weight), rank, seen).confidence(at(shown))
-    # What two dot products round to, and the difference of them.
+    # The rounding of two dot products and of their difference.
     limit = 2 * (shown.shape[-1] + 1) * torch.finfo(weight.dtype).eps * shown.norm(dim=-1) * weight.norm(dim=-1).max()
     assert ((found - true_margin(shown, weight)).abs() <= limit).all()
 
@@ -98,7 +98,7 @@ def test_work_is_what_is_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
     low, certified = LowRankMargin(head_of(weight), r), CertifiedMargin(head_of(weight), r)
     for score, expected in (
         (low, r * (1 / D + 1 / V)),
-        # The bounds of a head of rank r are its logits, so that only the first two are in question, beside the seeds.
+        # The bounds of a head of rank r are its logits, so that only the first two remain, apart from the seeds.
         (certified, D / V + (r + 1) / D + (low_rank.SEEDS + 2) / V),
     ):
         arrival = at(shown)
@@ -193,7 +193,7 @@ def test_sequences_and_tokens_leave_where_they_would_by_the_margin() -> None:
         ((head_of(torch.eye(3)), 4), r"rank is 4; expected 1\.\.3 for a head of 3 channels"),
         ((head_of(torch.eye(3)), True), r"rank is True; expected 1\.\.3 for a head of 3 channels"),
         ((head_of(torch.eye(3)), 1.5), r"rank is 1.5; expected 1\.\.3 for a head of 3 channels"),
-        ((None, 1), "head is None; expected a LinearHead; see halting.linear_head, which gives a model's own"),
+        ((None, 1), "head is None; expected a LinearHead, as halting.linear_head"),
         ((head_of(torch.ones(1, 3)), 1), "a margin of 1 logits; expected at least two"),
         (
             (head_of(torch.eye(3)), 1, torch.ones(5, 2)),

@@ -1,4 +1,4 @@
-"""Readings against the logits that they are not allowed to hold, and the scores that are made of them."""
+"""Block-wise statistics against those of all logits, and the scores computed from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def transformer(**changes: object) -> lv.models.LoopedTransformer:
 
 
 def by_hand(logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Every field from all logits, by sorting and by torch's own distributions and losses."""
+    """Every field computed from all logits, by sorting and by torch's own distributions and losses."""
     ordered, order = logits.sort(-1, descending=True)
     return {
         "first": ordered[..., 0],
@@ -145,7 +145,7 @@ def test_a_settled_state_needs_no_head() -> None:
 def test_scores_that_cannot_be_are_refused() -> None:
     for every in (0, 2.5):
         with pytest.raises(
-            InputError, match=f"every is {every}; expected an integer >= 1: the score looks at every n-th token"
+            InputError, match=f"every is {every}; expected an integer >= 1: the score uses every n-th token"
         ):
             HeadScore(every=every)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="unknown statistic of the logits 'vibes'; expected one of: margin, max_prob"):

@@ -1,4 +1,4 @@
-"""Continuation likelihoods against a bigram model, whose every likelihood can be read off its table."""
+"""Continuation likelihoods against a bigram model, whose likelihoods are the entries of its table."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_refusals() -> None:
         score_choices(torch.nn.Linear(1, 1), QUESTIONS)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no questions; expected at least one"):
         score_choices(bigram(), [])
-    with pytest.raises(InputError, match="batch_size is 0; expected at least one sequence a run"):
+    with pytest.raises(InputError, match="batch_size is 0; expected an integer >= 1"):
         score_choices(bigram(), QUESTIONS, batch_size=0)
     with pytest.raises(InputError, match="choice 0 of question 1 has 3 tokens; expected fewer than max_tokens = 3"):
         score_choices(bigram(), QUESTIONS, max_tokens=3)

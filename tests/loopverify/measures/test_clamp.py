@@ -1,4 +1,4 @@
-"""Growth taken away, against runs whose clamped states are known by algebra."""
+"""Clamped runs whose states are known by algebra."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BATCHES = [(TOKENS, TARGETS)]
 
 
 def cross_entropy(state: Tensor) -> float:
-    """Of raw logits, written out."""
+    """Cross-entropy of raw logits, written out."""
     return float(F.cross_entropy((state @ HEAD.T).flatten(0, 1), TARGETS.flatten()))
 
 
@@ -90,7 +90,7 @@ def test_after_says_from_where_on() -> None:
     )
 
 
-def test_every_clamped_loop_is_told_which_it_is() -> None:
+def test_every_clamped_loop_gets_its_index() -> None:
     base = looped(lambda H: H, raw)
     model = lv.Looped(
         embed=base.embed, step=lambda H, context, loop: turn(0.1 * loop, 2.0)(H), readout=base.readout, trained_loops=4
@@ -164,9 +164,7 @@ def test_refusals() -> None:
     model = looped(lambda H: 2 * H)
     with pytest.raises(InputError, match="unknown kind of clamp 'norm'; expected one of: scale, radial"):
         clamp_effect(model, BATCHES, kind="norm")  # type: ignore[arg-type]
-    with pytest.raises(
-        InputError, match=r"a clamp after loop 4 of a run of 4 loops; expected 0\.\.3, so that there is"
-    ):
+    with pytest.raises(InputError, match=r"a clamp after loop 4 of a run of 4 loops; expected 0\.\.3, so that a loop"):
         clamp_effect(model, BATCHES, after=4)
     with pytest.raises(InputError, match=r"a clamp after loop 1 of a run of 1 loops; expected 0\.\.0"):
         clamp_effect(model, BATCHES, 1)

@@ -73,7 +73,7 @@ def test_the_spiral_of_the_129m_row() -> None:
     assert found.angular_correlation > 0.999
 
 
-def test_an_update_that_follows_the_scale_turns_by_the_same_angle_for_ever() -> None:
+def test_an_update_proportional_to_the_scale_turns_by_a_constant_angle() -> None:
     # b = c·H⟂: the angle does not depend on s although s grows, and the slope says so.
     def step(state: Tensor) -> Tensor:
         turned = torch.zeros_like(state)

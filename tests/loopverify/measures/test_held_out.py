@@ -1,4 +1,4 @@
-"""What all measures over held-out batches share: the looks at their input, the pooling, and that nothing is changed."""
+"""What all measures over held-out batches share: input checks, pooling, and that nothing is changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROBES: dict[str, Callable[[lv.Looped, Batches], object]] = {
     "radial_summary": radial_summary,
     "scale_sweep": scale_sweep,
     "halting": lambda model, batches: halting(model, batches := list(batches), batches),
-    # A clock that ticks once a look at it.
+    # A clock that advances whenever it is read.
     "throughput": lambda model, batches: throughput(model, batches, repeats=1, clock=partial(next, iter(range(99)))),
 }
 BATCH = (TOKENS, TARGETS)
@@ -59,7 +59,7 @@ def test_buffers_and_random_states_are_put_back(probe: str) -> None:
 
 @pytest.mark.parametrize("probe", PROBES)
 def test_every_probe_looks_at_its_batches(probe: str) -> None:
-    with pytest.raises(InputError, match=r"no batches; expected at least one pair .* already used up\?"):
+    with pytest.raises(InputError, match=r"no batches; expected at least one pair .* already consumed\?"):
         PROBES[probe](looped(lambda H: 2 * H), [])
 
 

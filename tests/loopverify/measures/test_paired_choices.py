@@ -63,9 +63,9 @@ def test_a_model_is_not_separated_from_itself() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(InputError, match="2 against 3 answers; expected two models on the same questions"):
+    with pytest.raises(InputError, match="2 and 3 answers; expected two models on the same questions"):
         compare_choices(scores("a", [1, 2]), scores("b", [1, 2, 3]))
-    with pytest.raises(InputError, match=r"question 0 is of task 't' with choice 0 of 2 right .* of task 'u'"):
+    with pytest.raises(InputError, match=r"question 0 has task 't' and gold choice 0 of 2 .* task 'u'"):
         compare_choices(scores("a", [1, 2]), scores("b", [1, 2], task="u"))
     with pytest.raises(InputError, match="expected two or more finite numbers to resample"):
         compare_choices(scores("a", [1]), scores("b", [1]))

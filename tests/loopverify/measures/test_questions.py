@@ -1,4 +1,4 @@
-"""Multiple-choice files: what is read from them, and what is said about lines that cannot be."""
+"""Multiple-choice files: what is read from them, and the messages about invalid lines."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def test_a_line_may_hold_any_character_of_its_text(tmp_path: Path) -> None:
         (GOOD | {"choices": ["a"], "gold": 0}, "choices has 1 entries; expected at least two"),
         (GOOD | {"choices": ["a", ""]}, "choice 1 has no tokens; expected at least one to score"),
         (GOOD | {"choices": ["a", None]}, "choice 1 is None; expected a text or a list of token ids"),
-        (GOOD | {"gold": 2}, r"gold is 2; expected the place of a choice, 0\.\.1"),
-        (GOOD | {"gold": -1}, "gold is -1; expected the place of a choice"),
-        (GOOD | {"gold": "b"}, "gold is 'b'; expected the place of the right choice, an integer from 0"),
-        (GOOD | {"gold": True}, "gold is True; expected the place of the right choice"),
+        (GOOD | {"gold": 2}, r"gold is 2; expected the index of a choice, 0\.\.1"),
+        (GOOD | {"gold": -1}, "gold is -1; expected the index of a choice"),
+        (GOOD | {"gold": "b"}, "gold is 'b'; expected the index of the correct choice, an integer >= 0"),
+        (GOOD | {"gold": True}, "gold is True; expected the index of the correct choice"),
         (GOOD | {"task": 7}, "task is 7; expected a name"),
     ],
 )
@@ -67,21 +67,21 @@ def test_a_bad_line_is_named_with_its_reason(tmp_path: Path, line: object, messa
         read_questions(write(tmp_path, GOOD, "", line, GOOD), encode)
 
 
-def test_all_bad_lines_are_told_at_once(tmp_path: Path) -> None:
+def test_all_invalid_lines_are_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_questions(write(tmp_path, "1", GOOD, *["2"] * 7), encode)
-    told = str(caught.value).split("\n")
-    assert [line.split(":")[-2] for line in told[:5]] == ["1", "3", "4", "5", "6"]
-    assert told[5:] == ["... and 3 more lines"]
+    messages = str(caught.value).split("\n")
+    assert [line.split(":")[-2] for line in messages[:5]] == ["1", "3", "4", "5", "6"]
+    assert messages[5:] == ["... and 3 more lines"]
 
 
 def test_texts_need_an_encoder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r":1: context is a text; pass encode=, which turns texts into token ids"):
+    with pytest.raises(InputError, match=r":1: context is a text; expected token ids, or pass encode="):
         read_questions(write(tmp_path, GOOD))
 
 
 def test_files_that_hold_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"questions\.jsonl holds no questions; expected one JSON object a line"):
+    with pytest.raises(InputError, match=r"questions\.jsonl contains no questions; expected one JSON object per line"):
         read_questions(write(tmp_path, "", " "))
     with pytest.raises(InputError, match=r"cannot read questions from .*nowhere.jsonl: .*No such file"):
         read_questions(tmp_path / "nowhere.jsonl")

@@ -1,4 +1,4 @@
-"""Speed by a clock that only the model moves, so that every number is known; and the order of the measurements."""
+"""Speed on a clock that only the model advances, so that every number is known; and the order of measurements."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_quality_is_that_of_the_last_exit_of_a_run_of_its_own() -> None:
         assert depth.perplexity == pytest.approx(float(expected.exp()))
 
 
-def test_measurements_take_turns() -> None:
+def test_measurements_are_interleaved() -> None:
     shop = Workshop()
     models = [shop.model("a", 1, 1, 1, loops=2), shop.model("b", 1, 1, 1, loops=3)]
     throughput(models, BATCHES, repeats=2, warmup=1, clock=shop.clock)
@@ -93,7 +93,7 @@ def test_measurements_take_turns() -> None:
 
 
 def test_a_machine_that_slows_down_leaves_the_ratios() -> None:
-    # The machine loses half its speed every hundred seconds, over and over. Tokens a second tell nothing any more.
+    # The machine loses half its speed every hundred seconds, over and over. Tokens per second mean nothing any more.
     steady, tired = Workshop(), Workshop(slower=2.0)
     ratios = []
     for shop in (steady, tired):
@@ -107,7 +107,7 @@ def test_the_median_ignores_a_hiccup() -> None:
     looks = iter(range(10**6))
 
     def clock() -> float:
-        # The 30th look falls into the fourth of six rounds of eight looks each.
+        # The 30th reading of the clock falls into the fourth of six rounds of eight readings each.
         if next(looks) == 29:
             shop.now += 1000
         return shop.now
@@ -122,7 +122,7 @@ def test_warm_up_is_not_timed() -> None:
     rounds = iter(range(10**6))
 
     def clock() -> float:
-        shop.now += 1000 if next(rounds) in (1, 3) else 0  # the second look of each of two rounds
+        shop.now += 1000 if next(rounds) in (1, 3) else 0  # the second reading in two of the rounds
         return shop.now
 
     (found,) = throughput(cold, BATCHES, repeats=1, warmup=2, clock=clock)

@@ -1,11 +1,11 @@
-"""Turns on a clock that only the jobs move."""
+"""Interleaved timing on a clock that only the jobs advance."""
 
 from __future__ import annotations
 
 import pytest
 
 from loopverify.errors import InputError
-from loopverify.measures.timing import median_ratio, take_turns
+from loopverify.measures.timing import median_ratio, time_interleaved
 
 
 class Bench:
@@ -22,7 +22,7 @@ class Bench:
 def test_rounds_alternate_in_direction_and_warm_up_does_not_count() -> None:
     bench = Bench()
     jobs = [lambda: bench.job("a", 1), lambda: bench.job("b", 3)]
-    rounds = take_turns(jobs, repeats=3, warmup=1, clock=lambda: bench.now)
+    rounds = time_interleaved(jobs, repeats=3, warmup=1, clock=lambda: bench.now)
     assert "".join(bench.log) == "abbaabba"
     assert len(rounds) == 3
     # The first round that counts runs backwards: b at 7 (after 1 and 3·2), 3·8 = 24, then a at 31, 32.
@@ -36,6 +36,6 @@ def test_a_ratio_is_the_median_of_ratios() -> None:
 def test_refusal() -> None:
     for repeats in (0, 1.5):
         with pytest.raises(InputError, match=f"repeats is {repeats}; expected an integer >= 1"):
-            take_turns([], repeats=repeats)  # type: ignore[arg-type]
+            time_interleaved([], repeats=repeats)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="warmup is -1; expected an integer >= 0"):
-        take_turns([], warmup=-1)
+        time_interleaved([], warmup=-1)

@@ -1,4 +1,4 @@
-"""Loss at every depth, in both readings, against losses written out by hand."""
+"""Loss at every depth, in both ways, against losses written out by hand."""
 
 from __future__ import annotations
 

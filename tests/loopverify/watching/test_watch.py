@@ -1,4 +1,4 @@
-"""A watch over training: numbers of states made by hand, and what it says of models that drift and that do not."""
+"""Watch: metrics of states written by hand, and its messages about models that drift and that do not."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from loopverify.errors import InputError
 from loopverify.watching.watch import DriftWarning, Watch
 
 U = torch.tensor([1.0, -1.0, 1.0, -1.0])  # rms 1
-V = torch.tensor([1.0, 1.0, -1.0, -1.0])  # rms 1, and no part of U
+V = torch.tensor([1.0, 1.0, -1.0, -1.0])  # rms 1, orthogonal to U
 
 
 def states(*tokens: Tensor) -> list[Tensor]:
     return [token.expand(2, 3, 4).clone() for token in tokens]
 
 
-def test_a_look_tells_scale_radial_part_and_turn_of_states_made_by_hand() -> None:
+def test_a_look_measures_scale_radial_part_and_turn() -> None:
     seen = Watch().look(7, states(2 * U, 5 * U, 5 * U + 12 * V))
     assert seen.step == 7
     assert [norms.mean for norms in seen.rms] == pytest.approx([2, 5, 13])
@@ -38,7 +38,7 @@ def test_a_look_tells_scale_radial_part_and_turn_of_states_made_by_hand() -> Non
     assert json.loads(json.dumps(seen.to_dict()))["updates"][0]["growth"] == pytest.approx(3)
 
 
-def test_growth_of_the_scale_is_told_once_and_kept_in_every_look() -> None:
+def test_growth_of_the_scale_is_warned_of_once_and_kept_in_every_look() -> None:
     watch = Watch(drift=4)
     assert watch.look(0, states(U, 2 * U)).findings == ()
     assert watch.look(1, states(U, 7.9 * U)).findings == ()
@@ -56,20 +56,20 @@ def test_a_model_begun_small_may_grow_to_what_a_normalized_read_shows() -> None:
         watch.look(2, states(0.01 * U, 4.1 * U))
 
 
-@pytest.mark.parametrize(("update", "told"), [(0.0038, True), (0.0040, False)])
-def test_a_loop_that_bfloat16_would_round_away_is_named(update: float, told: bool) -> None:
+@pytest.mark.parametrize(("update", "warned"), [(0.0038, True), (0.0040, False)])
+def test_a_loop_that_bfloat16_would_round_away_is_named(update: float, warned: bool) -> None:
     before = 64 * U
     after = (1 + update) * before
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         Watch().look(0, states(U, before, after))
     # Half the spacing of bfloat16 above 64, 2^-8 = 0.0039 of it: rounding returns the state that was there.
-    assert bool(caught) == told
-    assert torch.equal(after.bfloat16(), before.bfloat16()) == told
-    if told:
+    assert bool(caught) == warned
+    assert torch.equal(after.bfloat16(), before.bfloat16()) == warned
+    if warned:
         said = str(caught[0].message)
         assert "loop 2 moves the state by 0.0038 of its size, less than rounding to bfloat16 may" in said
-        assert "rounding may hide much of what the loop adds" in said
+        assert "rounding may hide most of what the loop adds" in said
 
 
 def test_a_few_huge_tokens_do_not_stand_for_all() -> None:
@@ -90,14 +90,14 @@ def test_tokens_at_zero_have_moved_by_all_of_their_update_or_by_nothing() -> Non
         assert Watch().look(0, [zero, zero]).moved == (0,)
 
 
-def test_each_kind_of_finding_is_told_once_where_the_look_was_asked_for() -> None:
+def test_each_kind_of_finding_is_warned_of_once_at_the_caller_s_line() -> None:
     watch = Watch(drift=4)
     watch.look(0, states(U, 2 * U))
     with pytest.warns(DriftWarning, match="has grown"):
         watch.look(1, states(U, 8 * U))
     with pytest.warns(DriftWarning, match="largest entry of a state is 7000") as caught:
         watch.look(2, states(-7000 * U.abs(), 8 * U))  # of any state, and of either sign
-    assert [Path(told.filename).name for told in caught] == [Path(__file__).name]
+    assert [Path(warning.filename).name for warning in caught] == [Path(__file__).name]
 
 
 def test_an_overflow_at_the_first_look_is_not_what_drift_is_measured_against() -> None:
@@ -110,7 +110,7 @@ def test_an_overflow_at_the_first_look_is_not_what_drift_is_measured_against() -
         watch.look(2, states(U, 10 * U))
 
 
-def test_a_state_near_the_end_of_float16_is_told() -> None:
+def test_a_state_near_the_end_of_float16_is_warned_of() -> None:
     with pytest.warns(DriftWarning, match=r"the largest entry of a state is 7000; float16 ends at 65504"):
         Watch().look(0, states(U, 7000 * U))
 
@@ -148,7 +148,7 @@ def test_a_look_changes_nothing_and_takes_a_trace_as_it_takes_its_states() -> No
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ([U.expand(1, 1, 4)], "1 states to look at; expected H_0..H_K of at least one loop"),
+        ([U.expand(1, 1, 4)], "got 1 states; expected H_0..H_K of at least one loop"),
         ([U.expand(1, 1, 4), U], r"H_1 is torch.float32 \(4,\); expected a floating tensor of the shape of H_0"),
         ([U.expand(1, 1, 4), "H"], "H_1 is str; expected a floating tensor"),
         ([U, U], r"H_0 is torch.float32 \(4,\); expected a floating tensor of the shape of H_0, \(B, T, D\)"),
