@@ -1,4 +1,4 @@
-"""The table of checks for the README, from their docstrings: `python -m loopverify.checks.catalog`."""
+"""The tables of checks and traits for the documentation, from docstrings: `python -m loopverify.checks.catalog`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def catalog_markdown() -> str:
 
 
 def traits_markdown() -> str:
-    """A Markdown table: trait, what a model says about itself by declaring it, and the check that decides it."""
+    """A Markdown table: trait, its meaning, and the check that decides whether a model has it."""
     deciding = {check.decides: check.id for check in CHECKS.values() if check.decides}
     rows = [f"| `{trait}` | {meaning} | `{deciding.get(trait, 'growth_law')}` |" for trait, meaning in TRAITS.items()]
-    return "\n".join(["| trait | what the model says | decided by |", "|---|---|---|", *rows]) + "\n"
+    return "\n".join(["| trait | meaning | decided by |", "|---|---|---|", *rows]) + "\n"
 
 
 if __name__ == "__main__":

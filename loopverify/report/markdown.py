@@ -1,4 +1,4 @@
-"""The claims as a Markdown table: what the paper found, what these runs found, and what follows."""
+"""The claims as a Markdown table: the paper's value, the measured value, what is required, and the verdict."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from loopverify.report.text import summary
 
 __all__ = ["markdown"]
 
-_HEADINGS = ("claim", "paper", "ours", "asked for", "n", "verdict")
+_HEADINGS = ("claim", "paper", "ours", "required", "n", "verdict")
 
 
 def markdown(report: Record) -> str:
-    """One row a claim, in the order of the record; what fell short is set in bold."""
+    """One row per claim, in the order of the record; verdicts other than 'held' are in bold."""
     rows = [
         (
             f"`{e.claim}`",

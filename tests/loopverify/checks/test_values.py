@@ -60,7 +60,7 @@ def test_rounding_is_one_eps_for_every_channel_added_in_quadrature() -> None:
 
 
 def test_the_limit_is_what_a_disturbance_by_rounding_does_to_the_model() -> None:
-    # For H_k = 2 H_{k-1} disturbances grow with the state and add up in quadrature: none may be lost or amplified.
+    # For H_k = 2 H_{k-1} perturbations grow with the state and add in quadrature: none may be lost or amplified.
     model = Scaled(2.0, hidden=False).double().looped()
     subject = Subject(model)
     unit = rounding(torch.float64, D)
@@ -82,7 +82,7 @@ def test_the_growth_of_a_scaled_state_is_its_factor(factor: float) -> None:
 def test_growth_that_the_readout_shows_is_no_fault() -> None:
     result = run("hidden_growth", Scaled(3.0, hidden=False).looped())
     assert result.status == "passed"
-    assert "visible to the readout: a loss can act on it" in result.message
+    assert "visible to the readout: a loss can control it" in result.message
     assert result.value == pytest.approx(3.0, rel=1e-6)
 
 
@@ -182,7 +182,7 @@ def test_the_divergence_of_overshoot_is_that_of_the_two_distributions() -> None:
 
 
 def test_the_suite_stays_small() -> None:
-    # In steps of the model on some thirty tokens rather than in seconds.
+    # Measured in steps of the model on some thirty tokens, not in seconds.
     calls = 0
 
     class Counted(LoopedTransformer):
