@@ -57,9 +57,10 @@ def read_tokens(path: Path, model: Looped) -> Batch:
         ) from error
     lengths = {len(sequence) for sequence in sequences}
     if len(lengths) != 1 or min(lengths) < 2:
-        found = f"have lengths {', '.join(map(str, sorted(lengths)))}" if lengths else "are none"
+        listed = ", ".join(map(str, sorted(lengths)))
+        found = f"the sequences in {path} have lengths {listed}" if lengths else f"{path} has no sequences"
         raise InputError(
-            f"the sequences in {path} {found}; expected one length of at least 2 tokens: a sequence of "
+            f"{found}; expected one length of at least 2 tokens: a sequence of "
             "T + 1 gives T tokens and their T next tokens as targets. Cut or join the sequences to one length"
         )
     _check_vocabulary(sequences, path, _vocabulary(model, seed=0))

@@ -16,7 +16,7 @@ from loopverify.tasks.task import Sequences, depths
 __all__ = ["Circuit"]
 
 # Value of (a, b) = 00, 01, 10, 11 for AND, OR, XOR and their negations. Closed under negation, so a gate drawn
-# uniformly is 1 half of the time whatever it reads.
+# uniformly is 1 half of the time for any inputs.
 _GATES = torch.tensor(
     [[0, 0, 0, 1], [0, 1, 1, 1], [0, 1, 1, 0], [1, 1, 1, 0], [1, 0, 0, 0], [1, 0, 0, 1]], dtype=torch.int64
 )

@@ -85,10 +85,10 @@ def _lines(placement: Placement) -> Iterator[str]:
     shown = [norm for norm in placement.norms if norm.by_function in ("boundary", "readout", "both")]
     width = max((len(norm.name) for norm in shown), default=0)
     if shown:
-        yield f"  {'norm':<{width}}  calls: embed, a loop, an exit  by calls  by function"
+        yield f"  {'norm':<{width}}  calls: embed, per loop, per exit  by calls  by function"
     for norm in shown:
         counts = f"{norm.calls_in_embed}, {_counts(norm.calls_per_loop)}, {_counts(norm.calls_per_exit)}"
-        yield f"  {norm.name:<{width}}  {counts:<29}  {norm.by_calls:<8}  {norm.by_function}"
+        yield f"  {norm.name:<{width}}  {counts:<32}  {norm.by_calls:<8}  {norm.by_function}"
     yield f"  inside, on branches: {_names(placement.at('inside'))}; outside: {_names(placement.at('outside'))}"
     for why in dict.fromkeys(norm.why for norm in placement.disagreements):
         alike = [norm for norm in placement.disagreements if norm.why == why]

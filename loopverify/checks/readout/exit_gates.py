@@ -111,16 +111,18 @@ def exit_threshold(subject: Subject) -> Finding:
     trace = _gated(subject)
     chosen = [_choices(trace, threshold) for threshold in THRESHOLDS]
     expected = tuple(trace.tokens.shape)
-    wrong = sum(
-        c.dtype != torch.int64 or tuple(c.shape) != expected or int(c.min()) < 1 or int(c.max()) > trace.loops
+    wrong = [
+        c
         for c in chosen
-    )
+        if c.dtype != torch.int64 or tuple(c.shape) != expected or int(c.min()) < 1 or int(c.max()) > trace.loops
+    ]
+    example = (wrong or chosen)[0]
     form = at_most(
-        float(wrong),
+        float(len(wrong)),
         0,
         "thresholds",
-        fault=f"chosen exits are {chosen[0].dtype} {tuple(chosen[0].shape)} in {int(chosen[0].min())}.."
-        f"{int(chosen[0].max())}, expected int64 {expected} in 1..{trace.loops}",
+        fault=f"chosen exits are {example.dtype} {tuple(example.shape)} in {int(example.min())}.."
+        f"{int(example.max())}, expected int64 {expected} in 1..{trace.loops}",
         cause="exits counted from 0, or one exit for the whole row",
         remedy="return for each token the loop, 1..K, after which it exits",
     )

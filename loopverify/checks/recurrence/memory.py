@@ -47,7 +47,7 @@ def state_memory(subject: Subject) -> Finding:
             fault=f"{culprit} changed {named} in place",
             cause="h += b, a write through .data, or one output buffer for all loops",
             remedy="write the result to new memory (h = h + b): earlier states are still decoded",
-            note="no state changes after it is computed",
+            note="no state changes after it was computed",
         )
 
     return first_failing(findings())

@@ -1,4 +1,4 @@
-"""The door itself: what is passed through, what is recognized, and what an unknown structure is told."""
+"""The function adapt: what it returns unchanged, what it recognizes, and the error for an unknown structure."""
 
 from __future__ import annotations
 

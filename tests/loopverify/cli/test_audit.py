@@ -75,11 +75,11 @@ def test_tokens_are_read_from_every_form(cli: Cli, folder: Path, name: str) -> N
         (
             "a.json",
             "[[1, 2], [3]]",
-            "have lengths 1, 2; expected one length of at least 2 tokens: a sequence of T + 1 gives T tokens and, one "
-            "further on, their T targets",
+            "have lengths 1, 2; expected one length of at least 2 tokens: a sequence of T + 1 gives T tokens and "
+            "their T next tokens as targets",
         ),
         ("a.txt", "7", "have lengths 1; expected one length of at least 2 tokens"),
-        ("a.json", "[]", "the sequences in a.json are none"),
+        ("a.json", "[]", "a.json has no sequences; expected one length of"),
         ("a.txt", "1 two 3", "expected a .json list of lists, an integer .npy, or a text"),
         ("a.npy", "text", "the tokens in a.npy are not integers"),
         ("a.txt", "1 2 99 4", "token 3 of sequence 1 in a.txt is 99; expected 0..30 for a vocabulary of 31. Was the"),

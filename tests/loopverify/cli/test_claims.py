@@ -73,7 +73,7 @@ def test_runs_without_a_manifest_are_sorted_by_preset_and_a_seed_counts_once(cli
     [
         (
             lambda path: path.write_text(path.read_text().replace("tiny", "tint")),
-            "not the file that its manifest names",
+            "differs from the digest in its manifest",
         ),
         (lambda path: path.with_name("manifest.json").write_text("{"), "is damaged: "),
     ],

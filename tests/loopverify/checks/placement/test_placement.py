@@ -292,8 +292,8 @@ def test_the_text_and_the_dictionary_tell_the_same(tokens: Tensor) -> None:
     assert str(placement).splitlines() == [
         "norm placement of ouro, counted at 2 and 3 loops",
         "  scale is carried by loop 1, removed by loop 2-3; hidden at exit 1-3",
-        "  norm        calls: embed, a loop, an exit  by calls  by function",
-        "  model.norm  0, 0/1/1, 1                    both      both",
+        "  norm        calls: embed, per loop, per exit  by calls  by function",
+        "  model.norm  0, 0/1/1, 1                       both      both",
         "  inside, on branches: model.layers.0.input_layernorm and 7 more; outside: none",
     ]
     facts = json.loads(json.dumps(placement.to_dict()))
