@@ -70,6 +70,19 @@ def test_the_limit_is_what_a_disturbance_by_rounding_does_to_the_model() -> None
     assert subject.state_limit < 1e-12
 
 
+def test_the_limit_grows_with_the_gain_of_the_model() -> None:
+    # H_k - 1 = 10 (H_{k-1} - 1) from H_0 = 1: the states stay 1, and a relative perturbation grows tenfold per loop.
+    model = lv.Looped(
+        embed=lambda tokens: (torch.ones(*tokens.shape, D, dtype=torch.float64), None),
+        step=lambda state, context, loop: 1 + 10 * (state - 1),
+        readout=lambda state, context, loop, loops: state,
+        trained_loops=3,
+        vocab_size=D,
+    )
+    gain = Subject(model).state_limit / (16 * rounding(torch.float64, D))
+    assert 1e3 < gain < 4e3
+
+
 @pytest.mark.parametrize("factor", [1.25, 3.0])
 def test_the_growth_of_a_scaled_state_is_its_factor(factor: float) -> None:
     result = run("hidden_growth", Scaled(factor, hidden=True).looped())
