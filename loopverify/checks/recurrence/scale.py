@@ -1,4 +1,4 @@
-"""The growth of the norm of the states: hidden by the readout, or by a declared law."""
+"""The growth of the norm over loops: growth that the readout hides, and declared growth laws."""
 
 from __future__ import annotations
 

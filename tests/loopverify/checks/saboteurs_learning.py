@@ -60,7 +60,7 @@ class NormWithoutEpsilonAtZero(CachedTransformer):
 
 @trips(
     "penalty_gradient",
-    "radial gradient of the norm penalty at H_1 is 0, its value changes by.*logged and has no effect",
+    "radial gradient of the norm penalty at H_1 is 0, but its value changes by.*logged and has no effect",
 )
 class PenaltyWithoutGradient(CachedTransformer):
     @torch.no_grad()
