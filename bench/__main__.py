@@ -1,24 +1,22 @@
-"""`python -m bench`: measure, and put the table and the plot of what was measured into bench/.
+"""`python -m bench`: measure, and put the record and the plot of what was measured into bench/.
 
 -k EXPRESSION measures only what it selects, as pytest does, and keeps the rest of the last measurement; --from-json
-makes table and plot of that again, without measuring.
+draws the plot of that again, without measuring. `python -m docs --write` puts the table into bench/README.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from bench.record import measured, merged, table
+from bench.record import measured, merged
 from loopverify.report.ratios import RatioBar, draw_ratios
 
 HERE = Path(__file__).parent
 WRONG_USE = 2
-_BEGIN, _END = "<!-- {device}: python -m bench -->\n", "<!-- end of {device} -->"
 
 
 def main() -> int:
@@ -32,8 +30,7 @@ def main() -> int:
     if not file.exists():
         print(f"error: no measurement in {file}; measure on a machine that has the device", file=sys.stderr)  # noqa: T201
         return WRONG_USE
-    rows, machine = measured(file)
-    _insert(table(rows, machine), asked.device)
+    rows, _ = measured(file)
     bars = [
         RatioBar(
             label=f"{row.told}\n{row.shape}, over {row.peer}",
@@ -56,15 +53,6 @@ def _measure(file: Path, device: str, selected: str | None) -> int:
         if fresh.exists() and fresh.stat().st_size:
             file.write_text(merged(fresh, file if selected else None), encoding="utf-8")
     return status
-
-
-def _insert(text: str, device: str) -> None:
-    """Put the table between its marks in the page."""
-    page = HERE / "README.md"
-    begin, end = _BEGIN.format(device=device), _END.format(device=device)
-    old = page.read_text(encoding="utf-8")
-    new = re.sub(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: f"{begin}{text}\n{end}", old, flags=re.DOTALL)
-    page.write_text(new, encoding="utf-8")
 
 
 if __name__ == "__main__":

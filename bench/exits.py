@@ -24,7 +24,7 @@ from loopverify.halting.frontier import frontier
 from loopverify.halting.low_rank import CertifiedMargin, LowRankMargin
 from loopverify.halting.token_statistics import linear_head
 from loopverify.looped import unroll
-from train.launch.run import ensure, open_corpus
+from train.launch.run import ensure, open_examples
 from train.spec import RunSpec, preset
 from train.store import RunStore
 from train.study.measure import load
@@ -70,7 +70,7 @@ def _subjects(store: RunStore, steps: int | None) -> Iterator[Subject]:
     for loss, readout in CONDITIONS:
         spec = RunSpec(preset=preset("tiny", steps=steps), loss=loss, readout=readout)
         stored = ensure(spec, store, lambda event: None)
-        yield Subject(spec=spec, module=load(spec, stored), corpus=open_corpus(spec, store))
+        yield Subject(spec=spec, module=load(spec, stored), examples=open_examples(spec, store))
 
 
 def _sequences(subject: Subject, fit: Pairs, judged: Pairs) -> Iterator[str]:

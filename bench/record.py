@@ -60,8 +60,8 @@ def table(rows: Iterable[Measured], machine: dict[str, Any]) -> str:
     cpu = machine["cpu"]
     lines = [
         f"{cpu.get('brand_raw', 'unknown CPU')}, {cpu.get('count', '?')} cores, one thread used; "
-        f"torch {machine['torch']}, {machine['device']}, {machine['when']}; load of the machine while it ran: "
-        f"{machine['load']}.",
+        f"torch {machine['torch']}, {machine['device']}, {machine['when']};\n"
+        f"load of the machine during the measurement: {machine['load']}.",
         "",
         "| what | at | over | median | rounds from – to | goal |",
         "|---|---|---|---|---|---|",

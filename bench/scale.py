@@ -18,7 +18,7 @@ import tyro
 
 from bench.memory import Resident
 from loopverify.errors import InputError, LoopverifyError
-from train.data import Corpus, Tokenizer, Tokens
+from train.data import Corpus, TextExamples, Tokenizer, Tokens
 from train.engine.events import Event
 from train.engine.loop import STEP_EVENT_EVERY, train
 from train.machine.hardware import dtype_of, use_device, use_precision
@@ -120,7 +120,8 @@ def measure(spec: RunSpec) -> Taken:
         )
 
     with Resident() as resident:
-        train(spec, random_corpus(p.data.vocab_max, p.seq_len * 2 * max(p.batch, 64)), note)
+        corpus = random_corpus(p.data.vocab_max, p.seq_len * 2 * max(p.batch, 64))
+        train(spec, TextExamples(corpus=corpus, length=p.seq_len, stride=p.stride, batch=p.batch), note)
     (begun, first), (ended, last) = seen[0], seen[-1]
     per_s = (last["step"] - first["step"]) * p.batch * p.seq_len / (ended - begun)
     gpu = recognized(torch.cuda.get_device_name()) if cuda and spec.execution.precision != "float32" else None

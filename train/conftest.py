@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -11,6 +13,7 @@ from rich.console import Console
 from loopverify.claims import CLAIMS, Claim
 from loopverify.cli.folder import runs_folder
 from loopverify.errors import InputError, LoopverifyError
+from train.data import DataSpec
 from train.data.sources import open_source
 from train.launch.watch import FleetBars
 from train.machine.hardware import use_device
@@ -19,12 +22,15 @@ from train.store import RunStore
 from train.study.study import Study
 from train.study.verdicts import Verdicts
 
-VERDICTS = pytest.StashKey[Verdicts]()
+VERDICTS = pytest.StashKey[tuple[Verdicts, ...]]()
+_HOPS = "hops"
+_NAMES = (_HOPS, "depth_use")
+"""What the experiment on the task is asked for by."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("loopverify experiments")
-    group.addoption("--preset", default="tiny", help="tiny (default), small, 44m, 129m or 1.4b")
+    group.addoption("--preset", default="tiny", help="tiny (default), small, 44m, 129m, 1.4b or hops")
     group.addoption("--seeds", type=int, default=1, help="seeds a condition; 3 or more for evidence (default: 1)")
     group.addoption("--evidence", action="store_true", help="refuse seeds too few to test a claim")
     group.addoption("--runs", default="runs", help="folder of the run store (default: runs)")
@@ -36,18 +42,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     try:
-        source, steps = config.getoption("--data"), config.getoption("--steps")
-        chosen = preset(config.getoption("--preset"), source=source, steps=steps)
-        device, _ = use_device(config.getoption("--device"))
-        store = RunStore(runs_folder(config.getoption("--runs")))
-        study = Study(preset=chosen, seeds=config.getoption("--seeds"), store=store, device=device)
+        studies = _studies(config)
         if (workers := config.getoption("--workers")) is not None and workers < 1:
             raise InputError(f"workers is {workers}; expected an integer >= 1")
         if config.getoption("--evidence"):
-            study.require_evidence(min(claim.alpha for claim in CLAIMS.values()))
+            studies[0].require_evidence(min(claim.alpha for claim in CLAIMS.values()))
     except LoopverifyError as error:
         raise pytest.UsageError(str(error)) from error
-    config.stash[VERDICTS] = Verdicts(study)
+    config.stash[VERDICTS] = tuple(map(Verdicts, studies))
+
+
+def _studies(config: pytest.Config) -> list[Study]:
+    """The study of the chosen preset, and at the default one that of the task, where it is asked for by name.
+
+    The task is no part of a table: it would add a quarter of an hour to every `pytest train --seeds 3`.
+    """
+    source, steps = config.getoption("--data"), config.getoption("--steps")
+    chosen = preset(config.getoption("--preset"), source=source, steps=steps)
+    device, _ = use_device(config.getoption("--device"))
+    store = RunStore(runs_folder(config.getoption("--runs")))
+    study = Study(preset=chosen, seeds=config.getoption("--seeds"), store=store, device=device)
+    words = " ".join([config.option.keyword, *(Path(argument).name for argument in config.args)])
+    asked = chosen.name == "tiny" and any(name in words for name in _NAMES)
+    return [study, replace(study, preset=preset(_HOPS, steps=steps))] if asked else [study]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -55,31 +72,37 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     """A text that cannot be had is wrong use, said before anything is trained, and not the failure of every claim."""
     if session.config.option.collectonly:
         return
+    data = session.config.stash[VERDICTS][0].study.preset.data
     try:
-        open_source(session.config.stash[VERDICTS].study.preset.data.source)
+        if isinstance(data, DataSpec):
+            open_source(data.source)
     except LoopverifyError as error:
         raise pytest.UsageError(str(error)) from error
 
 
 @pytest.fixture(scope="session")
-def verdicts(request: pytest.FixtureRequest) -> Verdicts:
-    """The study behind the selected claims, every run of theirs trained or found."""
+def verdicts(request: pytest.FixtureRequest) -> tuple[Verdicts, ...]:
+    """The studies behind the selected claims, every run of theirs trained or found."""
     verdicts = request.config.stash[VERDICTS]
     claims = [item.callspec.params["claim"] for item in request.session.items if hasattr(item, "callspec")]
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         console = Console(file=sys.stdout, emoji=False)
         with FleetBars(console) as bars:
-            verdicts.train(claims, bars, request.config.getoption("--workers"), bars.say)
+            for one in verdicts:
+                one.train(claims, bars, request.config.getoption("--workers"), bars.say)
     return verdicts
 
 
 @pytest.fixture
-def judge(verdicts: Verdicts) -> Callable[[Claim], None]:
+def judge(verdicts: tuple[Verdicts, ...]) -> Callable[[Claim], None]:
     """Judge one claim, which the terminal summary and the report then show: it must hold, unless it is known not to."""
 
     def judge(claim: Claim) -> None:
-        outcome, told = verdicts.outcome(verdicts.judge(claim))
+        own = next((one for one in verdicts if one.covers(claim)), None)
+        if own is None:
+            pytest.skip(_not_covered(claim, verdicts[0].study.preset.name))
+        outcome, told = own.outcome(own.judge(claim))
         if outcome == "skipped":
             pytest.skip(told)
         elif outcome == "xfailed":
@@ -90,12 +113,20 @@ def judge(verdicts: Verdicts) -> Callable[[Claim], None]:
     return judge
 
 
+def _not_covered(claim: Claim, chosen: str) -> str:
+    """Why a claim is not judged at a preset."""
+    if preset(chosen).task is not None:
+        return f"not run: it is on text, and the preset {chosen} trains on a task"
+    remedy = "ask for it: -k hops" if chosen == "tiny" else f"it is for the preset tiny or hops, not for {chosen}"
+    return f"not run: an experiment of its own on a task, a quarter of an hour for three seeds; {remedy}"
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    verdicts = config.stash.get(VERDICTS, None)
-    if verdicts is None or not verdicts.judged:
-        return
-    terminalreporter.section("claims")
-    text, files = verdicts.report()
-    terminalreporter.write_line(text)
-    for file in files:
-        terminalreporter.write_line(f"report: {file}")
+    for verdicts in config.stash.get(VERDICTS, ()):
+        if not verdicts.judged:
+            continue
+        terminalreporter.section("claims")
+        text, files = verdicts.report()
+        terminalreporter.write_line(text)
+        for file in files:
+            terminalreporter.write_line(f"report: {file}")

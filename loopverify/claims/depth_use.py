@@ -38,23 +38,35 @@ LEAST_AT_EQUAL_EXIT = 0.05
 LEAST_DRIFT = 3.0
 """Ratio of final norms, hidden over controlled scale."""
 
-HOPS: Mapping[str, str] = MappingProxyType(
+_ARMS: Mapping[str, str] = MappingProxyType(
     {
-        "hops/rmsnorm": "RMSNorm",
-        "hops/raw": "a raw readout",
-        "hops/penalty": "RMSNorm plus a norm penalty",
-        "hops/final_only": "a norm at the final exit only",
-        "hops/inter_loop_norm": "RMSNorm with a norm between loops",
-        "hops/rmsnorm@5e-3": "RMSNorm at 2.5 times the learning rate",
-        "hops/raw@7e-4": "a raw readout at 0.35 times the learning rate",
+        "rmsnorm": "hops:per_loop/rmsnorm",
+        "raw": "hops:per_loop/raw",
+        "penalty": "hops:per_loop+penalty/rmsnorm",
+        "final_only": "hops:per_loop/final_only",
+        "inter_loop_norm": "hops:per_loop/rmsnorm/inter_loop_norm",
+        "rmsnorm_faster": "hops:per_loop/rmsnorm@lr=0.005",
+        "raw_slower": "hops:per_loop/raw@lr=0.0007",
     }
 )
-"""The conditions: the task, then what stands between state and head and between loops; a learning rate after the @."""
+"""From an arm's name in claim ids to its condition: the task, then loss, readout, recurrence and learning rate."""
 
-_RMSNORM, _RAW, _PENALTY, _BETWEEN = "hops/rmsnorm", "hops/raw", "hops/penalty", "hops/inter_loop_norm"
+HOPS: Mapping[str, str] = MappingProxyType(
+    {
+        _ARMS["rmsnorm"]: "RMSNorm",
+        _ARMS["raw"]: "a raw readout",
+        _ARMS["penalty"]: "RMSNorm plus a norm penalty",
+        _ARMS["final_only"]: "a norm at the final exit only",
+        _ARMS["inter_loop_norm"]: "RMSNorm with a norm between loops",
+        _ARMS["rmsnorm_faster"]: "RMSNorm at 2.5 times the learning rate",
+        _ARMS["raw_slower"]: "a raw readout at 0.35 times the learning rate",
+    }
+)
+"""What each condition is called in a sentence."""
+
+_RMSNORM, _RAW = _ARMS["rmsnorm"], _ARMS["raw"]
 _CONTROLLED = ("raw", "penalty", "final_only", "inter_loop_norm")
 _GAIN, _AT_EQUAL_EXIT = "ce@1-ce@4", "ce_matched@1-ce_matched@4"
-_TRAINED_BY = "runs of the pointer task, which `pytest train -k depth_use` trains"
 
 
 def _claim(name: str, told: str, metric: str, form: Bound | Comparison) -> Claim:
@@ -64,7 +76,6 @@ def _claim(name: str, told: str, metric: str, form: Bound | Comparison) -> Claim
         source="P1, section 6, Table 5; on another task",
         metric=metric,
         form=form,
-        needs=_TRAINED_BY,
     )
 
 
@@ -78,7 +89,7 @@ def _invariant(name: str, condition: str) -> Claim:
 
 
 def _uses(arm: str) -> Claim:
-    condition = f"hops/{arm}"
+    condition = _ARMS[arm]
     return _claim(
         f"uses.{arm}",
         f"{HOPS[condition]} gains at least {LEAST_GAIN:g} nats an answer from its loops",
@@ -97,7 +108,7 @@ def _gains_more(name: str, left: str, right: str) -> Claim:
 
 
 def _at_equal_exit(arm: str) -> Claim:
-    left = f"hops/{arm}"
+    left = _ARMS[arm]
     return _claim(
         f"equal_exit.{arm}.vs_rmsnorm",
         f"once its first exit is at {FIRST_EXIT:g} nats, {HOPS[left]} gains at least {LEAST_AT_EQUAL_EXIT:g} nats an "
@@ -108,7 +119,7 @@ def _at_equal_exit(arm: str) -> Claim:
 
 
 def _drift(arm: str) -> Claim:
-    right = f"hops/{arm}"
+    right = _ARMS[arm]
     return _claim(
         f"scale.rmsnorm.vs_{arm}",
         f"{HOPS[_RMSNORM]} ends in states at least {LEAST_DRIFT:g} times as large as {HOPS[right]}",
@@ -120,13 +131,13 @@ def _drift(arm: str) -> Claim:
 DEPTH_USE: tuple[Claim, ...] = (
     _invariant("invariant.rmsnorm", _RMSNORM),
     *(_uses(arm) for arm in _CONTROLLED),
-    *(_gains_more(f"more.{arm}.vs_rmsnorm", f"hops/{arm}", _RMSNORM) for arm in _CONTROLLED),
-    _gains_more("geometry.raw.vs_penalty", _RAW, _PENALTY),
-    _gains_more("geometry.raw.vs_inter_loop_norm", _RAW, _BETWEEN),
+    *(_gains_more(f"more.{arm}.vs_rmsnorm", _ARMS[arm], _RMSNORM) for arm in _CONTROLLED),
+    _gains_more("geometry.raw.vs_penalty", _RAW, _ARMS["penalty"]),
+    _gains_more("geometry.raw.vs_inter_loop_norm", _RAW, _ARMS["inter_loop_norm"]),
     _at_equal_exit("raw"),
     _at_equal_exit("penalty"),
-    _invariant("speed.rmsnorm_faster", "hops/rmsnorm@5e-3"),
-    _gains_more("speed.raw_slower.vs_rmsnorm", "hops/raw@7e-4", _RMSNORM),
+    _invariant("speed.rmsnorm_faster", _ARMS["rmsnorm_faster"]),
+    _gains_more("speed.raw_slower.vs_rmsnorm", _ARMS["raw_slower"], _RMSNORM),
     _drift("raw"),
     _drift("penalty"),
 )

@@ -15,7 +15,7 @@ from loopverify.errors import InputError
 
 __all__ = ["Study", "read_studies"]
 
-_VARIES = ("loss", "readout", "recurrence", "penalty", "arm", "seed")
+_VARIES = ("loss", "readout", "recurrence", "penalty", "lr", "seed")
 """The entries of a run's spec that may differ within one study; all others are the same."""
 
 

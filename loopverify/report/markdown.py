@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+from loopverify.claims import Evidence
 from loopverify.report.study import Record
 from loopverify.report.text import summary
 
-__all__ = ["markdown"]
-
-_HEADINGS = ("claim", "paper", "ours", "required", "n", "verdict")
+__all__ = ["claim_table", "markdown", "table"]
 
 
 def markdown(report: Record) -> str:
-    """One row per claim, in the order of the record; verdicts other than 'held' are in bold."""
+    """A summary, then one row per claim, in the order of the record; verdicts other than 'held' are in bold."""
+    preset = f"Preset {report.preset}, {report.runs} runs. " if report.preset else ""
+    return f"{preset}{summary(report)}.\n\n{claim_table(report.evidence)}\n"
+
+
+def claim_table(evidence: Iterable[Evidence]) -> str:
+    """One row per claim; p is that of the test for the claim and of the test against it."""
     rows = [
         (
             f"`{e.claim}`",
@@ -19,14 +26,15 @@ def markdown(report: Record) -> str:
             e.measured_text,
             e.required_text,
             e.n,
+            "–" if e.p_for is None or e.p_against is None else f"{e.p_for:.2g}, {e.p_against:.2g}",
             e.verdict if e.verdict == "held" else f"**{e.verdict}**",
         )
-        for e in report.evidence
+        for e in evidence
     ]
-    lines = ["| " + " | ".join(cells) + " |" for cells in (_HEADINGS, ["---"] * len(_HEADINGS), *map(_safe, rows))]
-    preset = f"Preset {report.preset}, {report.runs} runs. " if report.preset else ""
-    return "\n".join([f"{preset}{summary(report)}.", "", *lines, ""])
+    return table(("claim", "paper", "ours", "required", "n", "p for, against", "verdict"), rows)
 
 
-def _safe(cells: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(cell.replace("|", "\\|") for cell in cells)
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table of one line per row; a bar within a cell is escaped."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -44,6 +44,8 @@ class Row:
     """Perplexity of exits 1..K, the mean over seeds as in the paper."""
     diverged: tuple[int, ...]
     """Seeds whose final norm is not finite; they are left out of `norm`."""
+    metrics: Mapping[str, tuple[float, ...]]
+    """Every metric that all of its runs have, in the order of `seeds`."""
     published_norm: Mapping[str, Spread]
     """The paper's final norm by model size, with its standard deviation."""
     published_perplexity: Mapping[str, float]
@@ -54,6 +56,7 @@ class Row:
         plain = {name: getattr(self, name) for name in ("condition", "seeds", "perplexity", "diverged")}
         return plain | {
             "norm": None if self.norm is None else asdict(self.norm),
+            "metrics": dict(self.metrics),
             "published_norm": {size: asdict(norm) for size, norm in self.published_norm.items()},
             "published_perplexity": dict(self.published_perplexity),
         }
@@ -86,6 +89,11 @@ def _row(condition: str, runs: list[Run], loops: int) -> Row:
         seeds=tuple(norms),
         norm=Spread.of(list(norms.values())),
         perplexity=tuple(fmean(of_exit) for of_exit in exits),
+        metrics={
+            name: tuple(run.metrics[name] for run in runs)
+            for name in runs[0].metrics
+            if all(name in run.metrics for run in runs)
+        },
         diverged=tuple(seed for seed, norm in norms.items() if not math.isfinite(norm)),
         published_norm=paper.by_size(
             lambda size: Spread(mean=paper.final_norm(condition, size), std=paper.final_norm_std(condition, size))

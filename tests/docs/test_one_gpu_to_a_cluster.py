@@ -70,7 +70,14 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [line for block in blocks(PAGE, "sh") for line in block.splitlines() if "-m train " in line]
+    "line",
+    [
+        line
+        for page in (PAGE, "training.md")
+        for block in blocks(page, "sh")
+        for line in block.splitlines()
+        if "-m train " in line
+    ],
 )
 def test_commands_that_need_gpus_are_understood(line: str) -> None:
     arguments = shlex.split(line, comments=True)

@@ -24,8 +24,9 @@ ROOT = Path(__file__).parents[2]
 class Forks:
     """The other side: starts the process and asks it."""
 
-    def __init__(self, text: Path, **preset: object) -> None:
-        arguments = json.dumps({"text": str(text), "preset": preset})
+    def __init__(self, text: Path | None, **preset: object) -> None:
+        """The run is on `text`, or on a task; `preset` holds fields of its preset."""
+        arguments = json.dumps({"text": text and str(text), "preset": preset})
         command = [sys.executable, "-m", "tests.train.forks", arguments]
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -46,15 +47,16 @@ class Forks:
         return answer
 
 
-def _serve(text: Path, preset: dict[str, Any]) -> None:
+def _serve(text: str | None, preset: dict[str, Any]) -> None:
     from loopverify.errors import LoopverifyError
-    from tests.train.micro import micro
+    from tests.train.micro import micro, micro_hops
     from train.engine.keeper import Keeping
-    from train.launch.run import ensure, open_corpus
+    from train.launch.run import ensure, open_examples
     from train.spec import RunSpec
     from train.store import RunStore
 
-    spec = RunSpec(preset=micro(text, **preset), loss="per_loop", readout="rmsnorm")
+    shape = micro_hops(**preset) if text is None else micro(Path(text), **preset)
+    spec = RunSpec(preset=shape, loss="per_loop", readout="rmsnorm")
 
     def child(runs: RunStore, how: dict[str, Any], told: IO[str]) -> int:
         say = lambda text: told.write(f"{text}\n") and told.flush()  # noqa: E731
@@ -68,7 +70,7 @@ def _serve(text: Path, preset: dict[str, Any]) -> None:
     for line in sys.stdin:
         how = json.loads(line)
         runs = RunStore(how["store"])
-        partial = runs.root / "partial" / runs.key(spec.determinants(open_corpus(spec, runs).digest))
+        partial = runs.root / "partial" / runs.key(spec.determinants(open_examples(spec, runs).digest))
         with tempfile.TemporaryFile("w+") as told:
             pid = os.fork()
             if pid == 0:
@@ -92,4 +94,4 @@ def _watch(pid: int, partial: Path, how: dict[str, Any]) -> int:
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    _serve(Path(given["text"]), given["preset"])
+    _serve(given["text"], given["preset"])

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from loopverify.tasks import Hops
+from train.data import TaskSpec
 from train.launch.run import ensure
 from train.spec import Preset, RunSpec, preset
 from train.store import RunStore, StoredRun
@@ -27,6 +29,24 @@ def micro(text: Path, **changes: object) -> Preset:
         "history_windows": 8,
     }
     return replace(tiny, **{**small, **changes})
+
+
+def micro_hops(**changes: object) -> Preset:
+    """The preset hops with a smaller task and model, for four steps."""
+    small = {
+        "data": TaskSpec(task=Hops(symbols=3, depth=2)),
+        "seq_len": 4,
+        "stride": 4,
+        "d_model": 16,
+        "heads": 2,
+        "d_ff": 16,
+        "batch": 4,
+        "steps": 4,
+        "eval_windows": 64,
+        "history_windows": 32,
+        "history_every": 2,
+    }
+    return replace(preset("hops"), **{**small, **changes})
 
 
 def trained(store: RunStore, text: Path, **changes: object) -> tuple[RunSpec, StoredRun]:

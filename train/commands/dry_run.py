@@ -24,7 +24,7 @@ class Arguments:
     """Print the parameters, the FLOPs a token, the memory and the time of a run, without training it."""
 
     preset: str = "44m"
-    """tiny, small, 44m, 129m or 1.4b."""
+    """tiny, small, 44m, 129m, 1.4b or hops."""
     gpu: str = "H100"
     """A100-40GB, A100-80GB, H100, H200, B200, L40S or RTX-4090."""
     gpus: int = 1

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from loopverify.cli.folder import runs_folder
 from loopverify.errors import InputError, LoopverifyError
-from train.data import load_corpus
+from train.data import TaskSpec, load_corpus
 from train.spec import preset
 
 __all__ = ["main"]
@@ -44,6 +44,11 @@ def main(argv: Sequence[str]) -> int:
         if arguments.workers is not None and arguments.workers < 1:
             raise InputError(f"workers is {arguments.workers}; expected an integer >= 1")
         spec = preset(arguments.preset, source=arguments.data).data
+        if isinstance(spec, TaskSpec):
+            raise InputError(
+                f"preset {arguments.preset!r} has no text to tokenize: its examples are drawn from the task "
+                f"{spec.name} in training; expected a preset on text"
+            )
         corpus = load_corpus(spec, runs_folder(arguments.runs) / "data", workers=arguments.workers, say=say)
     except LoopverifyError as error:
         say(f"error: {error}")

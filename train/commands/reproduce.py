@@ -16,7 +16,7 @@ from rich.table import Table as Grid
 from loopverify.claims import Run
 from loopverify.claims.metric import names, value
 from loopverify.cli.folder import runs_folder
-from loopverify.errors import LoopverifyError
+from loopverify.errors import InputError, LoopverifyError
 from train.launch.watch import FleetBars
 from train.machine.hardware import use_device
 from train.spec import preset
@@ -35,7 +35,7 @@ PRINTED, FELL_SHORT, WRONG_USE = 0, 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """Reproduce one table of the paper: T2 to T6, T8, T10 to T14 or A16."""
+    """Reproduce one table of the paper, on text: T2 to T6, T8, T10 to T14 or A16."""
 
     table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE")]
     """T2, T3, T4, T5, T6, T8, T10, T11, T12, T13, T14 or A16 (appendix 16)."""
@@ -56,6 +56,10 @@ class Arguments:
     def study(self) -> Study:
         """The study these arguments name."""
         chosen = preset(self.preset, source=self.data, steps=self.steps)
+        if chosen.task is not None:
+            raise InputError(
+                f"preset is {chosen.name!r}, on the task {chosen.task}; expected one on text, as the tables are"
+            )
         device, _ = use_device(self.device)
         return Study(preset=chosen, seeds=self.seeds, store=RunStore(runs_folder(self.runs)), device=device)
 

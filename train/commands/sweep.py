@@ -33,10 +33,10 @@ class Arguments:
     """Train every condition of every preset with every seed, where it is not in the store yet."""
 
     presets: tuple[str, ...] = ("tiny",)
-    """tiny, small, 44m, 129m, 1.4b."""
+    """tiny, small, 44m, 129m, 1.4b, hops."""
     conditions: tuple[str, ...] = ()
     """Such as per_loop/rmsnorm, terminal+penalty/rmsnorm or per_loop/rmsnorm/damped: loss, readout and, if it is not
-    residual, recurrence. The seven of Table 2 when omitted."""
+    residual, recurrence; with another learning rate per_loop/raw@lr=7e-4. The seven of Table 2 when omitted."""
     seeds: str = "0"
     """Such as 0-2 or 0,3,5-7."""
     runs: Annotated[str, tyro.conf.arg(metavar="DIR")] = "runs"

@@ -1,11 +1,26 @@
-"""Text for training: sources, the paper's tokenizer, and windows of a token stream."""
+"""What runs are trained on: text (sources, the paper's tokenizer, windows of a token stream) and drawn instances."""
 
 from __future__ import annotations
 
 from train.data.corpus import Corpus, DataSpec, load_corpus
+from train.data.examples import Examples, TextExamples
+from train.data.instances import TaskExamples, TaskSpec
 from train.data.shards import Tokens
 from train.data.text import Document, Documents
 from train.data.tokenizer import Tokenizer
 from train.data.windows import Windows
 
-__all__ = ["Corpus", "DataSpec", "Document", "Documents", "Tokenizer", "Tokens", "Windows", "load_corpus"]
+__all__ = [
+    "Corpus",
+    "DataSpec",
+    "Document",
+    "Documents",
+    "Examples",
+    "TaskExamples",
+    "TaskSpec",
+    "TextExamples",
+    "Tokenizer",
+    "Tokens",
+    "Windows",
+    "load_corpus",
+]

@@ -1,13 +1,15 @@
-"""The step loop: a model, its objective and a corpus in; a trained model and a stream of events out."""
+"""The step loop: a model, its objective and its examples in; a trained model and a stream of events out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 
 import torch
 from torch import Tensor
 
-from train.data import Corpus, Windows
+from train.data import Examples
+from train.data.examples import Batch
 from train.engine.divergence import DivergedError
 from train.engine.events import Report
 from train.engine.keeper import Keeper
@@ -19,15 +21,13 @@ from train.spec import RunSpec
 
 __all__ = ["DivergedError", "train"]
 
-Batch = tuple[Tensor, Tensor]
-
 STEP_EVENT_EVERY = 10
 
 
 @flushed_denormals()
 def train(
     spec: RunSpec,
-    corpus: Corpus,
+    examples: Examples,
     report: Report,
     *,
     keeper: Keeper | None = None,
@@ -49,32 +49,31 @@ def train(
     p = spec.preset
     device = torch.device(spec.device)
     torch.manual_seed(spec.seed)
-    module = spec.model(corpus.vocab_size).to(device)
+    module = spec.model(examples.vocab_size).to(device)
     model = trainee(spec, module, ranks)
-    windows = Windows(corpus.train, p.seq_len, p.stride, name="training text")
-    held_out = Windows(corpus.held_out, p.seq_len, p.seq_len, name="held-out text")
-    steps = p.total_steps(len(windows))
+    steps = p.total_steps(examples.count)
     ranks.require_equal({"loops": p.loops, "steps": steps})
 
-    def held_out_metrics(count: int) -> dict[str, float]:
+    def held_out_metrics(count: int, by_depth: Mapping[int, Batch]) -> dict[str, float]:
+        depths = {d: (tokens.to(device), targets.to(device)) for d, (tokens, targets) in by_depth.items()}
         with autocast(device, spec.execution.precision):
-            return model.evaluate(_on(device, held_out.evenly_spaced(count, p.batch)))
+            return model.evaluate(_on(device, examples.held_out(count)), depths)
 
     stepper = Stepper(spec, model, device, steps, ranks=ranks, say=say)
     if ranks.count > 1:
         stepper.state.draw_anew(0)
     done = 0 if keeper is None else keeper.resume(stepper)
-    shares = (windows.batch(ranks.share(windows.order(step, p.batch, spec.seed))) for step in range(done, steps))
+    shares = islice(examples.training(spec.seed, done, ranks.share), steps - done)
     for step, (tokens, targets) in enumerate(_on(device, shares), start=done + 1):
         module.set_progress((step - 1) / steps)
         stepper.step(step, tokens, targets)
         if step % STEP_EVENT_EVERY == 0 or step == steps:
             report({"event": "step", "step": step, "steps": steps, **stepper.facts()})
         if step % p.history_every == 0 or step == steps:
-            report({"event": "eval", "step": step, **held_out_metrics(p.history_windows)})
+            report({"event": "eval", "step": step, **held_out_metrics(p.history_windows, {})})
         if keeper is not None:
             keeper.after(step, stepper)
-    metrics = held_out_metrics(p.eval_windows)
+    metrics = held_out_metrics(p.eval_windows, examples.by_depth())
     report({"event": "end", "step": steps, **metrics})
     return model.weights(), metrics
 

@@ -60,7 +60,7 @@ class Stepper:
         """One update from this rank's share of the batch of `step` (1, 2, ...), each (B, T) on the device."""
         p = self._spec.preset
         for group in self.optimizer.param_groups:
-            group["lr"] = p.learning_rate(step, self._steps)
+            group["lr"] = self._spec.learning_rate(step, self._steps)
         loss, self._parts = self._backward(tokens, targets)
         self._trainee.finish()
         self._gradient_norm = self._trainee.clip_(p.grad_clip)

@@ -10,7 +10,7 @@ Shapes: B windows of a micro-batch, T tokens.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
@@ -22,13 +22,14 @@ from loopverify.looped import Looped, unroll
 from loopverify.models import LoopedTransformer
 from loopverify.models.layers import Attention, SwiGLU
 from loopverify.objectives import Objective, Terms
+from train.data.examples import Batch
 from train.engine.evaluate import evaluate
 from train.machine.distributed import Ranks
 from train.spec import Parallel, RunSpec
 
 __all__ = ["Trainee", "trainee"]
 
-Batches = Iterable[tuple[Tensor, Tensor]]
+Batches = Iterable[Batch]
 
 
 class _Losses(nn.Module):
@@ -42,8 +43,8 @@ class _Losses(nn.Module):
         terms: Terms = self.objective(unroll(self.trained, tokens, grad=True), targets)
         return terms.total, {name: part.detach() for name, part in terms.parts.items()}
 
-    def evaluate(self, batches: Batches) -> dict[str, float]:
-        return evaluate(self.shown, batches)
+    def evaluate(self, batches: Batches, by_depth: Mapping[int, Batch]) -> dict[str, float]:
+        return evaluate(self.shown, batches, by_depth)
 
     def rms_by_loop(self, tokens: Tensor) -> list[float]:
         with torch.no_grad():
@@ -81,9 +82,9 @@ class Trainee:
         """Scale the whole gradient to an L2 norm <= `limit`; returns the norm that it had."""
         return clip_grad_norm_(self.module.parameters(), limit)
 
-    def evaluate(self, batches: Batches) -> dict[str, float]:
+    def evaluate(self, batches: Batches, by_depth: Mapping[int, Batch]) -> dict[str, float]:
         """As `train.engine.evaluate`, on every rank over all batches: medians and quantiles have no mean over ranks."""
-        return self.losses.evaluate(batches)
+        return self.losses.evaluate(batches, by_depth)
 
     def rms_by_loop(self, tokens: Tensor) -> list[float]:
         """Root mean square of H_0..H_K."""
@@ -151,9 +152,9 @@ class _Sharded(Trainee):
             clip_grads_with_norm_(group, limit, total)
         return total
 
-    def evaluate(self, batches: Batches) -> dict[str, float]:
+    def evaluate(self, batches: Batches, by_depth: Mapping[int, Batch]) -> dict[str, float]:
         with torch.compiler.set_stance("force_eager"):  # the sublayers that may be compiled are also those shown
-            return super().evaluate(batches)
+            return super().evaluate(batches, by_depth)
 
     def weights(self) -> dict[str, Tensor]:
         return {name: _whole(tensor) for name, tensor in super().weights().items()}

@@ -15,8 +15,9 @@ from typing import Protocol
 import torch
 
 from loopverify.errors import InputError, LoopverifyError
+from train.data import TaskSpec
 from train.engine.events import Event
-from train.launch.run import Say, find, open_corpus
+from train.launch.run import Say, find, open_examples
 from train.launch.words import reason
 from train.machine.hardware import precision_of
 from train.spec import RunSpec
@@ -82,8 +83,8 @@ def ensure_all(
 
 def missing(specs: Sequence[RunSpec], store: RunStore, say: Say = print) -> list[RunSpec]:
     """Those of `specs` that are not in the store. Their texts are then tokenized, once, before many processes ask."""
-    corpora = {data: open_corpus(spec, store) for data, spec in {spec.preset.data: spec for spec in specs}.items()}
-    return [spec for spec in specs if find(spec, store, corpora[spec.preset.data], say) is None]
+    examples = {preset: open_examples(spec, store) for preset, spec in {spec.preset: spec for spec in specs}.items()}
+    return [spec for spec in specs if find(spec, store, examples[spec.preset], say) is None]
 
 
 def command(spec: RunSpec, store: RunStore, launcher: Sequence[str] = ()) -> list[str]:
@@ -97,7 +98,9 @@ def command(spec: RunSpec, store: RunStore, launcher: Sequence[str] = ()) -> lis
         *(sys.executable, *launcher, "-m", "train", "--progress", "json", "--runs", str(store.root.absolute())),
         *("--preset", p.name, "--loss", spec.loss, "--readout", spec.readout),
         *("--recurrence", spec.recurrence, "--seed", str(spec.seed)),
-        *("--device", spec.device, "--data", p.data.source),
+        *("--device", spec.device),
+        *(() if isinstance(p.data, TaskSpec) else ("--data", p.data.source)),
+        *(("--lr", repr(spec.lr)) if spec.lr is not None else ()),
         *(("--penalty", repr(spec.penalty)) if spec.penalized else ()),
         *(("--steps", str(p.steps)) if p.steps is not None else ()),
         *("--precision", precision_of(spec.device, execution.precision)),

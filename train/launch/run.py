@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 
 from loopverify import __version__
 from loopverify.claims import Run
-from train.data import Corpus, load_corpus
+from train.data import Examples, TaskExamples, TaskSpec, TextExamples, load_corpus
+from train.engine.evaluate import at_first_exit
 from train.engine.events import Report
 from train.engine.keeper import Keeper, Keeping
 from train.engine.loop import DivergedError, train
@@ -24,21 +25,25 @@ from train.resume.checkpoint import Checkpoints
 from train.spec import RunSpec
 from train.store import CorruptRunError, RunStore, StoredRun
 
-__all__ = ["ensure", "find", "history", "open_corpus", "result", "use_device"]
+__all__ = ["ensure", "find", "history", "open_examples", "result", "use_device"]
 
 RESULT, METRICS, MODEL = "result.json", "metrics.jsonl", "model.safetensors"
 Say = Callable[[str], None]
 
 
-def open_corpus(spec: RunSpec, store: RunStore) -> Corpus:
-    """The tokenized text of a run, from the store's cache where it is there."""
-    return load_corpus(spec.preset.data, store.root / "data")
+def open_examples(spec: RunSpec, store: RunStore) -> Examples:
+    """What a run is trained and evaluated on; a text is tokenized, or found in the store's cache."""
+    p = spec.preset
+    if isinstance(p.data, TaskSpec):
+        return TaskExamples(spec=p.data, batch=p.batch, held_out_count=p.eval_windows)
+    corpus = load_corpus(p.data, store.root / "data")
+    return TextExamples(corpus=corpus, length=p.seq_len, stride=p.stride, batch=p.batch)
 
 
-def find(spec: RunSpec, store: RunStore, corpus: Corpus, say: Say = print) -> StoredRun | None:
+def find(spec: RunSpec, store: RunStore, examples: Examples, say: Say = print) -> StoredRun | None:
     """The stored run, or None; a corrupt one is named, moved aside and counts as missing."""
     try:
-        return store.get(spec.determinants(corpus.digest))
+        return store.get(spec.determinants(examples.digest))
     except CorruptRunError as error:
         moved = store.discard(error.key)
         say(f"{spec.label}: {error}. Moved to {moved}; it will be trained again")
@@ -65,19 +70,19 @@ def ensure(
     """
     if spec.preset.threads is not None:
         torch.set_num_threads(spec.preset.threads)
-    corpus = open_corpus(spec, store)
-    determinants = spec.determinants(corpus.digest)
-    ranks.require_equal({**determinants, **determinants["preset"], "preset": spec.preset.name, "data": corpus.digest})
+    examples = open_examples(spec, store)
+    determinants = spec.determinants(examples.digest)
+    ranks.require_equal({**determinants, **determinants["preset"], "preset": spec.preset.name, "data": examples.digest})
     keeping = keeping or Keeping()
     if keeping.start is not None:
         keeping.start.require_of(determinants)
     checkpoints = Checkpoints(store.root, store.key(determinants), ranks=ranks, keep=keeping.keep)
     with store.lock(determinants) if ranks.first else nullcontext():
-        found = find(spec, store, corpus, say) if ranks.first else None
+        found = find(spec, store, examples, say) if ranks.first else None
         if not ranks.told(found is not None):
             keeper = Keeper(checkpoints, determinants, keeping, report, say)
             with keeping.preemption.deferred():
-                _train_into(store, spec, corpus, keeper, ranks, say)
+                _train_into(store, spec, examples, keeper, ranks, say)
         checkpoints.clear()
     ranks.together(lambda: None)  # what the first has stored is now there for all
     stored = found or store.get(determinants)
@@ -85,17 +90,19 @@ def ensure(
     return stored
 
 
-def _train_into(store: RunStore, spec: RunSpec, corpus: Corpus, keeper: Keeper, ranks: Ranks, say: Say) -> None:
-    determinants, facts = spec.determinants(corpus.digest), _facts(spec, corpus)
+def _train_into(store: RunStore, spec: RunSpec, examples: Examples, keeper: Keeper, ranks: Ranks, say: Say) -> None:
+    determinants, facts = spec.determinants(examples.digest), _facts(spec, examples)
     # The log is a whole experiment: what ran, with what and on what, comes first.
     keeper.note({"event": "start", "spec": determinants, "facts": facts})
     try:
-        weights, metrics = train(spec, corpus, keeper.report, keeper=keeper, ranks=ranks, say=say)
+        weights, metrics = train(spec, examples, keeper.report, keeper=keeper, ranks=ranks, say=say)
     except DivergedError:
         keeper.forget()  # from any checkpoint it would diverge again
         raise
     if not ranks.first:
         return
+    if spec.preset.first_exit is not None:
+        metrics |= at_first_exit(_evaluations(keeper.log()), spec.preset.first_exit, spec.preset.loops)
     run = Run(
         preset=spec.preset.name,
         condition=spec.condition,
@@ -117,11 +124,14 @@ def result(stored: StoredRun) -> Run:
 
 def history(stored: StoredRun) -> list[Mapping[str, Any]]:
     """The evaluations during training, in order: {'step', 'norm@k', 'ce@k', ...}."""
-    lines = (stored.path / METRICS).read_text(encoding="utf-8").splitlines()
-    return [event for event in map(json.loads, lines) if event["event"] == "eval"]
+    return _evaluations((stored.path / METRICS).read_text(encoding="utf-8"))
 
 
-def _facts(spec: RunSpec, corpus: Corpus) -> dict[str, str]:
+def _evaluations(log: str) -> list[Mapping[str, Any]]:
+    return [event for event in map(json.loads, log.splitlines()) if event["event"] == "eval"]
+
+
+def _facts(spec: RunSpec, examples: Examples) -> dict[str, str]:
     gpu = torch.cuda.get_device_name() if spec.device == "cuda" else ""
     return {
         "loopverify": __version__,
@@ -130,8 +140,5 @@ def _facts(spec: RunSpec, corpus: Corpus) -> dict[str, str]:
         "device": gpu or f"{platform.processor() or platform.machine()} ({os.cpu_count()} cores)",
         "dtype": dtype_of(spec.device, spec.execution.precision),
         "threads": str(torch.get_num_threads()),
-        "text": corpus.name,
-        "train tokens": str(len(corpus.train)),
-        "held-out tokens": str(len(corpus.held_out)),
-        "vocabulary": str(corpus.vocab_size),
+        **examples.facts,
     }

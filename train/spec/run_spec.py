@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ _DETERMINING = (
     "loopverify/objectives",
     "loopverify/auditing/norms.py",
     "loopverify/auditing/depth.py",
+    "loopverify/tasks",
     "train/data",
     "train/engine/evaluate.py",
     "train/engine/loop.py",
@@ -55,6 +56,8 @@ class RunSpec:
     """What lies between two loops, as in `loopverify.models.RECURRENCES`."""
     seed: int = 0
     penalty: float = PAPER_PENALTY
+    lr: float | None = None
+    """Peak learning rate where it is not the preset's."""
     device: str = "cpu"
     """'cpu' or 'cuda': the kind of device, since results differ between kinds."""
     execution: Execution = ORDINARY
@@ -68,24 +71,42 @@ class RunSpec:
             raise unknown("readout", self.readout, READOUTS)
         if self.recurrence not in RECURRENCES:
             raise unknown("recurrence", self.recurrence, RECURRENCES)
+        if self.lr is not None:
+            replace(self.preset, lr=self.lr)  # refuses a rate that cannot be
+            if self.lr == self.preset.lr:  # one run, one name
+                object.__setattr__(self, "lr", None)
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed}; expected an integer >= 0, below 2^63")
 
     @classmethod
     def of_condition(cls, preset: Preset, condition: str, *, seed: int = 0, device: str = "cpu") -> RunSpec:
-        """The run that a condition names, such as 'per_loop+penalty=0.1/rmsnorm/damped'; see `condition`.
+        """The run that a condition names, such as 'per_loop+penalty=0.1/rmsnorm/damped@lr=0.001'; see `condition`.
+
+        The name of the preset's task may be left out.
 
         Raises:
-            InputError: a condition of another form, or of unknown parts.
+            InputError: a condition of another form, of unknown parts, or on another task.
         """
-        parts = condition.split("/")
+        task, _, rest = condition.rpartition(":")
+        if task and task != preset.task:
+            raise InputError(
+                f"condition {condition!r} is on the task {task}; preset {preset.name!r} is on {preset.task or 'text'}"
+            )
+        rest, rated, rate = rest.partition("@lr=")
+        parts = rest.split("/")
         if not 2 <= len(parts) <= 3:
-            raise InputError(f"condition is {condition!r}; expected loss/readout or loss/readout/recurrence")
+            raise InputError(
+                f"condition is {condition!r}; expected loss/readout or loss/readout/recurrence, then @lr=RATE for a "
+                "learning rate other than the preset's"
+            )
         loss, _, weight = parts[0].partition("=")
         try:
             penalty = float(weight) if weight else PAPER_PENALTY
+            lr = float(rate) if rated else None
         except ValueError as error:
-            raise InputError(f"condition {condition!r} has the weight {weight!r}; expected a number") from error
+            raise InputError(
+                f"condition {condition!r} has the weight {weight!r} and the rate {rate!r}; expected numbers"
+            ) from error
         recurrence = parts[2] if len(parts) == 3 else "residual"
         return cls(
             preset=preset,
@@ -94,6 +115,7 @@ class RunSpec:
             recurrence=recurrence,
             seed=seed,
             penalty=penalty,
+            lr=lr,
             device=device,
         )
 
@@ -104,10 +126,15 @@ class RunSpec:
 
     @property
     def condition(self) -> str:
-        """The row of Table 2 this run belongs to, e.g. 'per_loop+penalty/rmsnorm'; another recurrence comes third."""
+        """The row of Table 2 this run belongs to, e.g. 'per_loop+penalty/rmsnorm'; another recurrence comes third.
+
+        Of a run on a task the task comes first, since it is no row of a table on text: 'hops:per_loop/raw@lr=0.0007'.
+        """
+        task = f"{self.preset.task}:" if self.preset.task else ""
+        rate = "" if self.lr is None else f"@lr={self.lr!r}"
         weight = f"={self.penalty:g}" if self.penalized and self.penalty != PAPER_PENALTY else ""
         between = "" if self.recurrence == "residual" else f"/{self.recurrence}"
-        return f"{self.loss}{weight}/{self.readout}{between}"
+        return f"{task}{self.loss}{weight}/{self.readout}{between}{rate}"
 
     @property
     def label(self) -> str:
@@ -119,6 +146,11 @@ class RunSpec:
         """Tokens of a micro-batch whose logits there are at once in training; None: those of all tokens and exits."""
         wide = self.preset.data.vocab_max >= _WIDE_VOCABULARY
         return _CHUNK_TOKENS.get(self.device, _CHUNK_TOKENS["cuda"]) if wide else None
+
+    def learning_rate(self, step: int, steps: int) -> float:
+        """The learning rate of step 1..steps."""
+        p = self.preset if self.lr is None else replace(self.preset, lr=self.lr)
+        return p.learning_rate(step, steps)
 
     def objective(self) -> Objective:
         """The loss of the run."""
@@ -160,6 +192,7 @@ class RunSpec:
             "torch": torch.__version__,
             # Only where they are not what they always were, so that keys of old runs stay.
             **({"execution": execution} if (execution := self.execution.determinants()) else {}),
+            **({"lr": self.lr} if self.lr is not None else {}),
             **({"continued": self.continued} if self.continued is not None else {}),
         }
 

@@ -73,7 +73,10 @@ _TINY = {
         "tell a slope"
     ),
     "P1.A16.damping.smaller": _inconclusive("1.26 times (0.85 to 2.31), asked for 1.2"),
-    # Pointer-chasing, docs/depth-use.md: here a model behind RMSNorm does use its loops, and its scale does not drift.
+}
+
+# Pointer-chasing, docs/depth-use.md: a model behind RMSNorm does use its loops, and its scale does not drift.
+_HOPS = {
     "P1.depth_use.invariant.rmsnorm": _contradicted("gains 0.192 nats (0.120 to 0.237), at most 0.05 asked"),
     "P1.depth_use.geometry.raw.vs_penalty": _contradicted("-0.035 nats (-0.182 to 0.086), asked for 0.1"),
     "P1.depth_use.geometry.raw.vs_inter_loop_norm": _contradicted("-0.020 nats (-0.142 to 0.031), asked for 0.1"),
@@ -89,5 +92,5 @@ _TINY = {
     "P1.depth_use.scale.rmsnorm.vs_penalty": _inconclusive("2.68 times (1.99 to 3.62), asked for 3"),
 }
 
-KNOWN: Mapping[str, Mapping[str, Known]] = MappingProxyType({"tiny": _TINY})
+KNOWN: Mapping[str, Mapping[str, Known]] = MappingProxyType({"tiny": _TINY, "hops": _HOPS})
 """By preset and by the claim's id; of other presets nothing is known."""

@@ -18,8 +18,8 @@ from loopverify.claims import Claim, Run
 from loopverify.claims.metric import names
 from loopverify.errors import LoopverifyError
 from loopverify.models import LoopedTransformer
-from train.data import Corpus
-from train.launch.run import MODEL, Say, open_corpus, result
+from train.data import Examples
+from train.launch.run import MODEL, Say, open_examples, result
 from train.spec import RunSpec, code_digest
 from train.store import CorruptRunError, RunStore, StoredRun
 from train.study.measurements import MEASUREMENTS, Measurement, Subject
@@ -57,10 +57,10 @@ def measured(
     """
     if not stored:
         return []
-    corpus = open_corpus(next(iter(stored)), store)
+    examples = open_examples(next(iter(stored)), store)
     own = RunStore(store.root, folder="measurements")
     return [
-        _with_measurements(_Bench(spec, run, corpus, own, say), wanted.get(spec.condition, ()))
+        _with_measurements(_Bench(spec, run, examples, own, say), wanted.get(spec.condition, ()))
         for spec, run in stored.items()
     ]
 
@@ -88,7 +88,7 @@ class _Bench:
 
     spec: RunSpec
     stored: StoredRun
-    corpus: Corpus
+    examples: Examples
     store: RunStore
     say: Say
     took: dict[str, float] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class _Bench:
 
     @cached_property
     def subject(self) -> Subject:
-        return Subject(spec=self.spec, module=load(self.spec, self.stored), corpus=self.corpus)
+        return Subject(spec=self.spec, module=load(self.spec, self.stored), examples=self.examples)
 
     def metrics(self, measurement: Measurement) -> dict[str, float]:
         """From the store, or made and put there."""

@@ -26,7 +26,7 @@ from loopverify.measures.throughput import throughput
 from loopverify.measures.variable_depth import variable_depth
 from loopverify.models import LoopedTransformer
 from loopverify.theory.polar import at_least_float32
-from train.data import Corpus, Windows
+from train.data import Examples
 from train.spec import RunSpec
 
 __all__ = ["MEASUREMENTS", "Measurement", "Subject"]
@@ -40,11 +40,11 @@ Pairs = list[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subject:
-    """A trained run and its held-out text. Everything is measured in float32, in which small effects can be told."""
+    """A trained run and its held-out examples, measured in float32, in which small effects can be told."""
 
     spec: RunSpec
     module: LoopedTransformer
-    corpus: Corpus
+    examples: Examples
 
     @cached_property
     def model(self) -> Looped:
@@ -52,11 +52,9 @@ class Subject:
         return self.module.looped(self.spec.condition)
 
     def batches(self, count: int) -> Pairs:
-        """`count` held-out windows, evenly spaced, as (tokens, targets)."""
-        p = self.spec.preset
-        windows = Windows(self.corpus.held_out, p.seq_len, p.seq_len, name="held-out text")
+        """`count` held-out examples, as (tokens, targets)."""
         device = self.spec.device
-        return [(tokens.to(device), targets.to(device)) for tokens, targets in windows.evenly_spaced(count, p.batch)]
+        return [(tokens.to(device), targets.to(device)) for tokens, targets in self.examples.held_out(count)]
 
 
 def _depth(subject: Subject) -> dict[str, float]:
@@ -151,7 +149,7 @@ def _halting(subject: Subject) -> dict[str, float]:
 def _timing(subject: Subject) -> dict[str, float]:
     """Table 8 and Figure 4: tokens a second, and those of an RMSNorm readout in the same place, timed in turns."""
     spec = replace(subject.spec, readout="rmsnorm")
-    plain = spec.model(subject.corpus.vocab_size).to(spec.device)  # weights do not matter for its speed
+    plain = spec.model(subject.examples.vocab_size).to(spec.device)  # weights do not matter for its speed
     device = torch.device(spec.device).type
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):  # the precision of training
         batch = subject.batches(spec.preset.batch)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from loopverify.errors import InputError
 from loopverify.stats import can_reach, seeds_needed
 from train.launch.fleet import Progress, ensure_all
-from train.launch.run import Say, find, history, open_corpus
+from train.launch.run import Say, find, history, open_examples
 from train.spec import Preset, RunSpec
 from train.store import RunStore, StoredRun
 
@@ -41,6 +41,11 @@ class Study:
                 "more, or leave out --evidence to judge by the effect only"
             )
 
+    def covers(self, condition: str) -> bool:
+        """Whether a condition names runs of this preset: those on a task begin with its name, those on text do not."""
+        task, _, _ = condition.rpartition(":")
+        return task == (self.preset.task or "")
+
     def specs(self, conditions: Iterable[str]) -> list[RunSpec]:
         """The runs of `conditions` (such as 'per_loop/rmsnorm'), the longest-running conditions first."""
         named = sorted(set(conditions), key=lambda condition: (not condition.startswith("per_loop"), condition))
@@ -62,8 +67,8 @@ class Study:
         specs = self.specs(conditions)
         if not specs:
             return {}
-        corpus = open_corpus(specs[0], self.store)
-        found = {spec: find(spec, self.store, corpus, say) for spec in specs}
+        examples = open_examples(specs[0], self.store)
+        found = {spec: find(spec, self.store, examples, say) for spec in specs}
         return {spec: stored for spec, stored in found.items() if stored is not None}
 
     def _spec(self, condition: str, seed: int) -> RunSpec:

@@ -35,12 +35,12 @@ class Verdicts:
     def train(
         self, claims: Iterable[Claim], progress: Progress, workers: int | None, say: Callable[[str], None]
     ) -> None:
-        """Train and measure what the claims need and is missing, and gather all of it.
+        """Train and measure what the claims on this study need and is missing, and gather all of it.
 
         A claim that trained models alone cannot decide asks for none. A run that fails takes along the claims on its
         condition, and no other.
         """
-        decidable = [claim for claim in claims if not claim.needs]
+        decidable = [claim for claim in claims if self.covers(claim) and not claim.needs]
         conditions = conditions_of(decidable)
         begun = time.perf_counter()
         self.failures = self.study.train(conditions, progress=progress, workers=workers, say=say)
@@ -48,6 +48,10 @@ class Verdicts:
         stored = self.study.stored(conditions, say)
         self.runs = measured(stored, wanted_by(decidable), self.study.store, say)
         self._histories = histories(stored.values())
+
+    def covers(self, claim: Claim) -> bool:
+        """Whether a claim is on runs of this study."""
+        return all(map(self.study.covers, claim.conditions))
 
     def judge(self, claim: Claim) -> Evidence:
         """Evidence of one claim, which the report then shows too."""
@@ -89,4 +93,6 @@ class Verdicts:
                 **{f"failed: {spec.label}": why for spec, why in self.failures.items()},
             },
         )
-        return made.to_text(), report.write(made, self.study.store.root / "report")
+        task = self.study.preset.task
+        folder = "report" if task is None else f"report-{task}"
+        return made.to_text(), report.write(made, self.study.store.root / folder)

@@ -98,8 +98,8 @@ def penalty_gradient(subject: Subject) -> Finding:
                 / max(abs(by_value), abs(by_autograd), noise, torch.finfo(subject.dtype).tiny),
                 PENALTY_LIMIT,
                 "relative",
-                fault=f"the radial gradient of the norm penalty at H_{k} is {by_autograd:.3g}, but its value changes by "
-                f"{by_value:.3g} per unit of log scale",
+                fault=f"the radial gradient of the norm penalty at H_{k} is {by_autograd:.3g}, but its value changes "
+                f"by {by_value:.3g} per unit of log scale",
                 cause="the penalty is computed under no_grad or on detached states: it is logged and has no effect",
                 remedy="compute it on the states of the trajectory; lambda * mean rms^2 has a radial gradient of "
                 "2 lambda s^2 / (K tokens) at each token",

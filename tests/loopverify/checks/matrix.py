@@ -1,11 +1,13 @@
-"""The result of every check on every saboteur and every clean model for each seed, and the page of these results."""
+"""The result of every check on every saboteur and every clean model for each seed, and the summary for the page
+docs/saboteurs.md."""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,7 +17,7 @@ from tests.loopverify.checks.clean import CLEAN, build
 from tests.loopverify.checks.planting import Saboteur
 from tests.loopverify.checks.saboteurs import SABOTEURS
 
-PAGE = Path(__file__).parents[3] / "docs" / "saboteurs.md"
+RESULTS = Path(__file__).parents[3] / "docs" / "results" / "saboteurs.json"
 COMMAND = "LOOPVERIFY_SEEDS=20 pytest tests/loopverify/checks/test_matrix.py"
 
 
@@ -56,44 +58,18 @@ def false_alarms(results: Sequence[CheckResult]) -> list[str]:
     return [str(result) for result in results if result.status not in ("passed", "skipped")]
 
 
-def page(seeds: Sequence[int]) -> str:
-    """docs/saboteurs.md: both tables, over these seeds."""
-    return "\n".join([*_heading(len(seeds)), *_planted(seeds), "", *_clean(seeds)]) + "\n"
+def results(seeds: Sequence[int]) -> dict[str, Any]:
+    """What docs/results/saboteurs.json holds of these seeds, in the order of the lists."""
+    planted = [
+        {"name": s.name, "check": s.check, "caught": sum(caught(s, tripped(s, seed)) for seed in seeds)}
+        for s in SABOTEURS
+    ]
+    provenance = {"command": COMMAND.replace("=20", f"={len(seeds)}"), "torch": torch.__version__}
+    clean = [_clean(family, seeds) for family in CLEAN]
+    return {"provenance": provenance, "seeds": len(seeds), "checks": len(CHECKS), "planted": planted, "clean": clean}
 
 
-def rows(text: str) -> Iterator[list[str]]:
-    """The cells of every row of the page's tables, without their headings."""
-    for line in text.splitlines():
-        if line.startswith("| `"):
-            yield [cell.strip(" `") for cell in line.strip("|").split("|")]
-
-
-def _heading(seeds: int) -> Iterator[str]:
-    yield "# Saboteurs and clean models"
-    yield ""
-    yield f"{len(SABOTEURS)} models with one planted fault each and {len(CLEAN)} models of other families without one,"
-    yield f"every one with the weights of {seeds} seeds, on the CPU. A fault counts as caught when its check fails in"
-    yield "words that name it; a false alarm is a check that fails or crashes on a clean model. The names are those of"
-    yield "classes and families in `tests/loopverify/checks/`. Written by"
-    yield ""
-    yield "```"
-    yield COMMAND.replace("=20", f"={seeds}")
-    yield "```"
-    yield ""
-
-
-def _planted(seeds: Sequence[int]) -> Iterator[str]:
-    yield "| fault planted | check that catches it | caught (seeds) |"
-    yield "|---|---|---|"
-    for saboteur in sorted(SABOTEURS, key=lambda saboteur: list(CHECKS).index(saboteur.check)):
-        found = sum(caught(saboteur, tripped(saboteur, seed)) for seed in seeds)
-        yield f"| `{saboteur.name}` | `{saboteur.check}` | {found} of {len(seeds)} |"
-
-
-def _clean(seeds: Sequence[int]) -> Iterator[str]:
-    yield "| clean family | checks that apply | false alarms (of checks times seeds) |"
-    yield "|---|---|---|"
-    for family in CLEAN:
-        results = [result for seed in seeds for result in examined(family, seed)]
-        apply = len({result.id for result in results if result.status != "skipped"})
-        yield f"| `{family}` | {apply} of {len(CHECKS)} | {len(false_alarms(results))} of {len(results)} |"
+def _clean(family: str, seeds: Sequence[int]) -> dict[str, Any]:
+    found = [result for seed in seeds for result in examined(family, seed)]
+    apply = len({result.id for result in found if result.status != "skipped"})
+    return {"family": family, "apply": apply, "false_alarms": len(false_alarms(found)), "results": len(found)}

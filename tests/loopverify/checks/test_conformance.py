@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import loopverify as lv
 from loopverify.checks import CHECKS, TRAITS, CheckResult, ConformanceError, NotApplicableError
-from loopverify.checks.catalog import catalog_markdown, traits_markdown
 from loopverify.checks.traits import GROWTH
 from loopverify.errors import InputError
 from loopverify.models import LoopedTransformer, TransformerConfig
@@ -280,7 +279,7 @@ def test_an_unknown_trait_is_an_error_that_lists_the_known_ones() -> None:
         CHECKS["causality"](model)
 
 
-# --- records and the catalog
+# --- records
 
 
 def test_a_result_is_a_record_with_value_limit_margin_and_provenance() -> None:
@@ -303,16 +302,3 @@ def test_the_margin_of_a_lower_bound_counts_upward() -> None:
 def test_values_that_are_not_finite_are_written_as_words() -> None:
     result = CheckResult(id="x", model="m", status="failed", message="", value=float("nan"), limit=1.0)
     assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["value"] == "nan"
-
-
-def test_the_catalog_has_a_line_for_every_check_and_trait() -> None:
-    lines = catalog_markdown().splitlines()
-    assert len(lines) == 2 + len(CHECKS)
-    assert lines[0] == "| check | what it catches | needs |"
-    row = next(line for line in lines if line.startswith("| `cache_slots` |"))
-    fault = "A cache with one slot per layer instead of one per layer and loop."
-    assert row == f"| `cache_slots` | {fault} | `decode`, `cache_slots` |"
-    assert all(check.catches.endswith(".") for check in CHECKS.values())
-    traits = traits_markdown().splitlines()
-    assert len(traits) == 2 + len(TRAITS)
-    assert any(line.endswith("| `growth_law` |") for line in traits)

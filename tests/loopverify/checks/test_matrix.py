@@ -1,18 +1,19 @@
 """The matrix: every saboteur trips its own check, with a message that names the fault; no clean model trips any.
 
-Two seeds by default. All twenty, which also writes docs/saboteurs.md:
+Two seeds by default. All twenty, which also store what docs/saboteurs.md shows (`python -m docs --write`):
 LOOPVERIFY_SEEDS=20 pytest tests/loopverify/checks/test_matrix.py
 """
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
 
 from loopverify.checks import CHECKS
 from tests.loopverify.checks.clean import CLEAN
-from tests.loopverify.checks.matrix import COMMAND, PAGE, caught, examined, false_alarms, page, rows, tripped
+from tests.loopverify.checks.matrix import COMMAND, RESULTS, caught, examined, false_alarms, results, tripped
 from tests.loopverify.checks.planting import Saboteur
 from tests.loopverify.checks.saboteurs import SABOTEURS
 
@@ -52,10 +53,11 @@ def test_every_check_passes_on_a_clean_model_that_has_what_it_needs() -> None:
     assert passed == set(CHECKS)
 
 
-def test_the_page_shows_the_saboteurs_and_the_clean_models_that_there_are() -> None:
-    if "LOOPVERIFY_SEEDS" in os.environ:
-        PAGE.write_text(page(SEEDS), encoding="utf-8")  # results are cached from the tests above
-    shown = list(rows(PAGE.read_text(encoding="utf-8")))
-    planted, clean = shown[: len(SABOTEURS)], shown[len(SABOTEURS) :]
-    assert {(name, check) for name, check, _ in planted} == {(s.name, s.check) for s in SABOTEURS}, f"run {COMMAND}"
-    assert [family for family, _, _ in clean] == list(CLEAN), f"run {COMMAND}"
+def test_the_stored_results_are_of_the_saboteurs_and_the_clean_models_that_there_are() -> None:
+    if "LOOPVERIFY_SEEDS" in os.environ:  # results are cached from the tests above
+        RESULTS.write_text(json.dumps(results(SEEDS), indent=1) + "\n", encoding="utf-8")
+    stored = json.loads(RESULTS.read_text(encoding="utf-8"))
+    planted = {(fault["name"], fault["check"]) for fault in stored["planted"]}
+    assert planted == {(s.name, s.check) for s in SABOTEURS}, f"run {COMMAND}"
+    assert [of["family"] for of in stored["clean"]] == list(CLEAN), f"run {COMMAND}"
+    assert stored["checks"] == len(CHECKS), f"run {COMMAND}"

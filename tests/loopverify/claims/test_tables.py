@@ -218,9 +218,9 @@ def test_every_condition_is_called_something() -> None:
     assert {condition for claim in CLAIMS.values() for condition in claim.conditions} == {*WORDS, *HOPS}
 
 
-def test_only_table_7_and_the_pointer_task_take_more_than_models_trained_on_text() -> None:
-    assert {claim.table for claim in CLAIMS.values() if claim.needs} == {"P1.T7", "P1.depth_use"}
-    assert all(claim.needs for claim in claims_for(["P1.T7", "P1.depth_use"]))
+def test_only_table_7_takes_more_than_trained_models() -> None:
+    assert {claim.table for claim in CLAIMS.values() if claim.needs} == {"P1.T7"}
+    assert all(claim.needs for claim in claims_for(["P1.T7"]))
 
 
 def test_the_rounding_floor_is_that_of_the_theory() -> None:

@@ -61,17 +61,29 @@ def test_the_sweeps_of_the_page_name_the_runs_it_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "condition", ["per_loop/rmsnorm", "terminal+penalty/raw/damped", "per_loop+penalty=0.1/rmsnorm/inter_loop_norm"]
+    "condition",
+    [
+        "per_loop/rmsnorm",
+        "terminal+penalty/raw/damped",
+        "per_loop+penalty=0.1/rmsnorm/inter_loop_norm",
+        "per_loop/raw/damped@lr=0.00012345678",
+    ],
 )
 def test_a_condition_names_its_run_and_a_run_its_condition(condition: str) -> None:
     assert RunSpec.of_condition(preset("tiny"), condition, seed=3).condition == condition
+    on_task = RunSpec.of_condition(preset("hops"), condition)
+    assert on_task.condition == f"hops:{condition}"
+    assert RunSpec.of_condition(preset("hops"), on_task.condition) == on_task
 
 
 @pytest.mark.parametrize(
     ("condition", "words"),
     [
         ("per_loop", "condition is 'per_loop'; expected loss/readout or loss/readout/recurrence"),
-        ("per_loop+penalty=much/raw", "has the weight 'much'; expected a number"),
+        ("per_loop+penalty=much/raw", "has the weight 'much' and the rate ''; expected numbers"),
+        ("per_loop/raw@lr=", "has the weight '' and the rate ''; expected numbers"),
+        ("per_loop/raw@lr=-1", "lr is -1.0; expected a number > 0"),
+        ("hops:per_loop/raw", "condition 'hops:per_loop/raw' is on the task hops; preset 'tiny' is on text"),
         ("per_loop/soft", "unknown readout 'soft'"),
     ],
 )
@@ -100,6 +112,8 @@ def test_wrong_use_of_a_sweep_ends_with_status_2(tmp_path: Path, capsys: pytest.
     for arguments, words in (
         (("--presets", "huge"), "unknown preset 'huge'"),
         (("--presets",), "no presets; expected at least one"),
+        (("--presets", "tiny", "hops", "--data", "pydoc"), "data is 'pydoc', but preset 'hops' has no text"),
+        (("--conditions", "hops:per_loop/raw"), "is on the task hops; preset 'tiny' is on text"),
         (("--seeds", "x"), "seeds are 'x'"),
         (("--seeds", "0-999999999"), "seeds are '0-999999999'; expected at most 10,000 in a range"),
         (("--workers", "0"), "workers is 0"),

@@ -18,11 +18,10 @@ from loopverify.errors import LoopverifyError
 from tests.train.compiling import INDUCTOR
 from tests.train.micro import micro
 from tests.train.stops import After
-from train.data import Windows
 from train.engine import loop
 from train.engine.keeper import Keeping
 from train.engine.trainee import trainee
-from train.launch.run import ensure, open_corpus
+from train.launch.run import ensure, open_examples
 from train.machine.distributed import Ranks, joined
 from train.resume.checkpoint import open_checkpoint
 from train.spec import Execution, RunSpec
@@ -52,11 +51,10 @@ def spec_of(job: dict[str, Any], text: Path, ranks: int) -> RunSpec:
 
 def gradients(job: dict[str, Any], spec: RunSpec, store: RunStore, ranks: Ranks) -> dict[str, torch.Tensor]:
     """The gradient of the first batch at the first weights, whole, by parameter."""
-    corpus, p = open_corpus(spec, store), spec.preset
+    examples = open_examples(spec, store)
     torch.manual_seed(spec.seed)
-    model = trainee(spec, spec.model(corpus.vocab_size), ranks)
-    windows = Windows(corpus.train, p.seq_len, p.stride)
-    loss, _ = model.loss(*windows.batch(ranks.share(windows.order(0, p.batch, spec.seed))))
+    model = trainee(spec, spec.model(examples.vocab_size), ranks)
+    loss, _ = model.loss(*next(examples.training(spec.seed, 0, ranks.share)))
     loss.backward()
     model.finish()
     named = model.module.named_parameters()

@@ -18,10 +18,9 @@ from loopverify.errors import InputError
 from loopverify.looped import unroll
 from tests.train.engine.ranks import spec_of
 from tests.train.forks import ROOT
-from train.data import Windows
 from train.engine import loop
 from train.engine.keeper import Keeping
-from train.launch.run import ensure, open_corpus
+from train.launch.run import ensure, open_examples
 from train.machine.distributed import ALONE, Ranks
 from train.resume.checkpoint import open_checkpoint
 from train.spec import ORDINARY, Execution
@@ -149,11 +148,10 @@ def test_the_gradient_of_a_block_used_k_times_is_that_of_plain_autograd(
     two: Path, job: Job, text_file: Path, tmp_path: Path
 ) -> None:
     spec = spec_of(job, text_file, 1)
-    corpus, p = open_corpus(spec, RunStore(tmp_path)), spec.preset
+    examples = open_examples(spec, RunStore(tmp_path))
     torch.manual_seed(spec.seed)
-    module = spec.model(corpus.vocab_size)
-    windows = Windows(corpus.train, p.seq_len, p.stride)
-    tokens, targets = windows.batch(windows.order(0, p.batch, spec.seed))
+    module = spec.model(examples.vocab_size)
+    tokens, targets = next(examples.training(spec.seed, 0, ALONE.share))
     spec.objective()(unroll(module.looped(), tokens, grad=True), targets).total.backward()
     found = load_file(two / f"gradients-{job['name']}.safetensors")
     assert found.keys() == dict(module.named_parameters()).keys()

@@ -17,12 +17,11 @@ from loopverify.looped import unroll
 from tests.train.compiling import INDUCTOR
 from tests.train.micro import micro
 from tests.train.stops import After
-from train.data import Windows
 from train.engine.keeper import Keeping
 from train.engine.stepper import OutOfMemoryError, Stepper
 from train.engine.throughput import Throughput
 from train.engine.trainee import Trainee, trainee
-from train.launch.run import ensure, open_corpus
+from train.launch.run import ensure, open_examples
 from train.machine.distributed import ALONE, Ranks
 from train.machine.hardware import autocast, use_precision
 from train.resume.checkpoint import Checkpoint
@@ -40,12 +39,11 @@ def spec_of(text: Path, loss: str = "per_loop", micro_batch: int | None = None, 
 
 def begin(spec: RunSpec, store: RunStore, ranks: Ranks = ALONE) -> tuple[Stepper, Trainee, tuple[Tensor, Tensor]]:
     """A stepper before its first step, its model, and the first batch."""
-    corpus, p = open_corpus(spec, store), spec.preset
+    examples = open_examples(spec, store)
     torch.manual_seed(spec.seed)
-    model = trainee(spec, spec.model(corpus.vocab_size), ALONE)
-    windows = Windows(corpus.train, p.seq_len, p.stride)
-    stepper = Stepper(spec, model, CPU, p.steps or 1, ranks=ranks, say=lambda told: None)
-    return stepper, model, windows.batch(windows.order(0, p.batch, spec.seed))
+    model = trainee(spec, spec.model(examples.vocab_size), ALONE)
+    stepper = Stepper(spec, model, CPU, spec.preset.steps or 1, ranks=ranks, say=lambda told: None)
+    return stepper, model, next(examples.training(spec.seed, 0, ALONE.share))
 
 
 @pytest.mark.parametrize("loss", ["per_loop", "exit_weighted+penalty"])

@@ -22,7 +22,7 @@ from tests.train.micro import micro
 from tests.train.stops import After
 from train.engine.keeper import Keeping
 from train.engine.loop import DivergedError
-from train.launch.run import ensure, open_corpus, result
+from train.launch.run import ensure, open_examples, result
 from train.machine.distributed import ALONE
 from train.resume.checkpoint import Checkpoints, open_checkpoint
 from train.resume.preemption import PreemptedError
@@ -45,7 +45,7 @@ class Bench:
 
     @property
     def partial(self) -> Path:
-        key = self.store.key(self.spec.determinants(open_corpus(self.spec, self.store).digest))
+        key = self.store.key(self.spec.determinants(open_examples(self.spec, self.store).digest))
         return self.store.root / "partial" / key
 
     def run(self, keeping: Keeping | None = None) -> StoredRun:
@@ -95,7 +95,7 @@ class TestResuming:
         bench = Bench(spec, RunStore(tmp_path / "store"))
         for _ in range(2):
             bench.stop_after(3)
-            assert bench.store.get(spec.determinants(open_corpus(spec, bench.store).digest)) is None
+            assert bench.store.get(spec.determinants(open_examples(spec, bench.store).digest)) is None
         stored = bench.run()
         assert [event["step"] for event in bench.events if event["event"] == "resume"] == [3, 6]
         assert same(stored, Bench(spec, RunStore(tmp_path / "uninterrupted")).run())

@@ -23,12 +23,12 @@ pytestmark = pytest.mark.slow
 
 KILLS = int(os.environ.get("LOOPVERIFY_KILLS", "5"))
 STEPS = 10 * (KILLS + 1)
-SHAPE = {"steps": STEPS, "dropout": 0.1}
+SHAPE = {"steps": STEPS, "dropout": 0.1, "history_every": 100}
 
 
 @pytest.fixture(scope="module")
-def forks(text_file: Path) -> Iterator[Forks]:
-    with Forks(text_file, **SHAPE) as forks:
+def forks(request: pytest.FixtureRequest, text_file: Path) -> Iterator[Forks]:
+    with Forks(text_file if request.param == "text" else None, **SHAPE) as forks:
         yield forks
 
 
@@ -50,6 +50,7 @@ def events(store: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.parametrize("forks", ["text", "task"], indirect=True)
 def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(
     forks: Forks, tmp_path: Path, uninterrupted: tuple[bytes, dict[str, float]]
 ) -> None:
@@ -92,7 +93,7 @@ def test_a_signal_ends_a_run_with_status_75_and_a_checkpoint(text_file: Path, tm
 def test_a_signal_before_the_first_step_ends_it_at_once(text_file: Path, tmp_path: Path) -> None:
     code = (
         "import os, signal, sys, train.launch.run, train.__main__ as command\n"
-        "train.launch.run.open_corpus = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "train.launch.run.open_examples = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
         "sys.exit(command.main(sys.argv[1:]))"
     )
     arguments = [*COMMAND[3:], "--data", str(text_file), "--runs", str(tmp_path)]
@@ -144,6 +145,7 @@ def test_four_workers_on_one_store_train_every_run_once(text_file: Path, tmp_pat
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare, to mount a small disk")
+@pytest.mark.parametrize("forks", ["text"], indirect=True)
 def test_a_disk_that_is_really_full(
     text_file: Path, tmp_path: Path, uninterrupted: tuple[bytes, dict[str, float]]
 ) -> None:

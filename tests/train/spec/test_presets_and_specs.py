@@ -99,14 +99,17 @@ def test_everything_that_determines_the_result_is_in_the_key() -> None:
         replace(TINY, loss="per_loop+penalty").determinants("text-a"),
         replace(TINY, loss="per_loop+penalty", penalty=0.1).determinants("text-a"),
         replace(TINY, preset=replace(TINY.preset, lr=3e-3)).determinants("text-a"),
+        replace(TINY, lr=3e-3).determinants("text-a"),
         replace(TINY, device="cuda").determinants("text-a"),
         TINY.determinants("text-b"),
     ]
     keys = {json.dumps(determinants, sort_keys=True) for determinants in (base, *others)}
-    assert len(keys) == 10
+    assert len(keys) == 11
     assert base["code"] == code_digest()
     # A weight that the loss does not use changes nothing.
     assert replace(TINY, penalty=0.5).determinants("text-a") == base
+    # The preset's own learning rate is no other one.
+    assert replace(TINY, lr=TINY.preset.lr) == TINY
 
 
 def test_conditions_are_named_as_in_the_claims() -> None:
@@ -114,6 +117,8 @@ def test_conditions_are_named_as_in_the_claims() -> None:
     assert replace(TINY, recurrence="damped").condition == "per_loop/rmsnorm/damped"
     assert replace(TINY, loss="terminal+penalty").condition == "terminal+penalty/rmsnorm"
     assert replace(TINY, loss="per_loop+penalty", penalty=0.1).condition == "per_loop+penalty=0.1/rmsnorm"
+    assert replace(TINY, lr=7e-4).condition == "per_loop/rmsnorm@lr=0.0007"
+    assert replace(TINY, preset=preset("hops"), lr=5e-3).condition == "hops:per_loop/rmsnorm@lr=0.005"
     assert set(tables()["P1.T2_norm_and_ppl"]["44m"]) == {
         *("terminal/rmsnorm", "terminal/raw", "per_loop/rmsnorm", "per_loop/raw", "per_loop/final_only"),
         *("terminal+penalty/rmsnorm", "per_loop+penalty/rmsnorm"),
@@ -133,6 +138,7 @@ def test_conditions_are_named_as_in_the_claims() -> None:
             "unknown recurrence 'none'; expected one of: residual, damped, inter_loop_norm, shared",
         ),
         ({"seed": -1}, "seed is -1; expected an integer >= 0"),
+        ({"lr": 0.0}, "lr is 0.0; expected a number > 0"),
         ({"loss": "per_loop+penalty", "penalty": -1.0}, "penalty is -1.0; expected a finite weight > 0"),
     ],
 )
@@ -144,7 +150,7 @@ def test_unknown_names_are_refused(changes: dict[str, object], words: str) -> No
 def test_an_unknown_preset_lists_the_known_ones() -> None:
     with pytest.raises(InputError, match=r"unknown preset 'huge'; expected one of: tiny, small, 44m, 129m, 1\.4b"):
         preset("huge")
-    assert set(PRESETS) == {"tiny", "small", "44m", "129m", "1.4b"}
+    assert set(PRESETS) == {"tiny", "small", "44m", "129m", "1.4b", "hops"}
 
 
 @pytest.mark.parametrize(
@@ -154,6 +160,7 @@ def test_an_unknown_preset_lists_the_known_ones() -> None:
         ({"steps": 0}, "steps is 0; expected an integer >= 1"),
         ({"loops": 0}, "loops is 0; expected an integer >= 1"),
         ({"lr": 0.0}, "lr is 0.0; expected a number > 0"),
+        ({"data": preset("hops").data}, "seq_len=32, epochs=None; expected 6, the length of an instance of hops"),
         ({"min_lr": 0.1}, "min_lr is 0.1; expected a number in 0..0.01, the peak, or None"),
     ],
 )

@@ -14,7 +14,7 @@ from loopverify.errors import LoopverifyError
 from tests.train.damage import FLIPS, damaged
 from tests.train.micro import trained
 from tests.train.store.stores import SPEC, fill
-from train.launch.run import open_corpus
+from train.launch.run import open_examples
 from train.store import CorruptRunError, RunStore, StoredRun, StoreError, manifest
 
 
@@ -86,7 +86,7 @@ class TestDamageInGeneral:
     def test_no_flipped_bit_and_no_lost_tail_of_any_file_goes_unseen(self, text_file: Path, tmp_path: Path) -> None:
         store = RunStore(tmp_path)
         spec, stored = trained(store, text_file)
-        determinants = spec.determinants(open_corpus(spec, store).digest)
+        determinants = spec.determinants(open_examples(spec, store).digest)
         seen = Counter()
         for name, what in damaged(stored.path):
             with pytest.raises(CorruptRunError) as caught:

@@ -16,7 +16,7 @@ from loopverify.errors import InputError, LoopverifyError
 from loopverify.looped import Looped, Trace, unroll
 from loopverify.measures.throughput import Throughput, throughput
 from tests.train.micro import trained
-from train.launch.run import open_corpus, result
+from train.launch.run import open_examples, result
 from train.spec import RunSpec
 from train.store import RunStore, StoredRun
 from train.study import measure, measurements
@@ -44,7 +44,7 @@ def metrics(stored: Stored) -> dict[str, float]:
 @pytest.fixture(scope="module")
 def subject(stored: Stored) -> Subject:
     store, spec, run = stored
-    return Subject(spec=spec, module=load(spec, run), corpus=open_corpus(spec, store))
+    return Subject(spec=spec, module=load(spec, run), examples=open_examples(spec, store))
 
 
 def traces(subject: Subject, loops: int) -> tuple[Trace, torch.Tensor]:
@@ -244,7 +244,7 @@ def test_what_claims_want_is_told_by_condition() -> None:
 
 
 def test_every_claim_reads_metrics_of_training_or_of_one_measurement() -> None:
-    training = {"norm", "norm_median", "norm_p99", "norm_max", "rms", "ce", "ppl"}
+    training = {"norm", "norm_median", "norm_p99", "norm_max", "rms", "ce", "ppl", "ce_matched"}
     for claim in CLAIMS.values():
         for name in wanted_by([claim])[claim.conditions[0]]:
             givers = [m.name for m in MEASUREMENTS.values() if name.split("@")[0] in m.gives]

@@ -92,7 +92,9 @@ def test_what_is_known_of_a_preset_says_nothing_about_a_changed_one(monkeypatch:
 
 def test_the_list_names_presets_and_claims_that_exist() -> None:
     assert KNOWN.keys() <= PRESETS.keys()
-    for listed in KNOWN.values():
+    for name, listed in KNOWN.items():
+        study = Study(preset=preset(name), seeds=3, store=RunStore("nowhere"))
+        assert all(study.covers(condition) for claim in listed for condition in CLAIMS[claim].conditions)
         assert listed.keys() <= CLAIMS.keys()
         assert all(known.why.strip() and known.seeds >= 1 for known in listed.values())
 

@@ -1,0 +1,125 @@
+"""Tables of what the library and the harness have: checks, traits, saboteurs, presets, and what a model is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.record import measured
+from bench.record import table as ratios
+from docs.audits import audited
+from docs.markdown import code
+from docs.results import read_json
+from loopverify.checks import CHECKS
+from loopverify.checks.traits import TRAITS
+from loopverify.models import READOUTS, RECURRENCES
+from loopverify.objectives import ADDITIONS, LOSSES
+from loopverify.report.markdown import table
+from train.spec import PRESETS
+
+__all__ = [
+    "benchmarks",
+    "checks",
+    "clean_models",
+    "losses",
+    "presets",
+    "readouts",
+    "recurrences",
+    "saboteurs",
+    "traits",
+]
+
+
+def checks(root: Path) -> str:
+    """What every check catches, and the optional parts of `Looped` that it needs."""
+    rows = [(f"`{check.id}`", check.catches, code(*check.needs)) for check in CHECKS.values()]
+    return table(("check", "what it catches", "needs"), rows)
+
+
+def traits(root: Path) -> str:
+    """What a model says about itself by declaring a trait, and the check that decides it."""
+    deciding = {check.decides: check.id for check in CHECKS.values() if check.decides}
+    rows = [(f"`{trait}`", meaning, f"`{deciding.get(trait, 'growth_law')}`") for trait, meaning in TRAITS.items()]
+    return table(("trait", "what the model says", "decided by"), rows)
+
+
+def saboteurs(root: Path) -> str:
+    """Every planted fault, in the order of the checks that catch them."""
+    results = read_json(root / "docs" / "results" / "saboteurs.json")
+    planted = sorted(results["planted"], key=lambda fault: list(CHECKS).index(fault["check"]))
+    rows = [(f"`{of['name']}`", f"`{of['check']}`", f"{of['caught']} of {results['seeds']}") for of in planted]
+    return table(("fault planted", "check that catches it", "caught (seeds)"), rows)
+
+
+def clean_models(root: Path) -> str:
+    """Every family without a fault."""
+    results = read_json(root / "docs" / "results" / "saboteurs.json")
+    rows = [
+        (f"`{of['family']}`", f"{of['apply']} of {results['checks']}", f"{of['false_alarms']} of {of['results']}")
+        for of in results["clean"]
+    ]
+    return table(("clean family", "checks that apply", "false alarms (of checks times seeds)"), rows)
+
+
+def presets(root: Path) -> str:
+    """The shape and the optimization of every preset."""
+    headings = (
+        "preset",
+        "d",
+        "layers",
+        "heads",
+        "d_ff",
+        "K",
+        "batch × tokens",
+        "steps or epochs",
+        "peak lr",
+        "dropout",
+    )
+    rows = [
+        (
+            *(f"`{p.name}`", f"{p.d_model:,}", p.layers, p.heads, f"{p.d_ff:,}", p.loops, f"{p.batch} × {p.seq_len:,}"),
+            *(f"{p.steps:,} steps" if p.steps is not None else f"{p.epochs} epochs", f"{p.lr:g}", f"{p.dropout:g}"),
+        )
+        for p in PRESETS.values()
+    ]
+    return table(headings, rows)
+
+
+def losses(root: Path) -> str:
+    """The cross-entropy placements and what can be added to them."""
+    named = {**LOSSES, **{f"+{name}": term for name, term in ADDITIONS.items()}}
+    return table(("loss", "what it is"), [(f"`{name}`", _first_sentence(term)) for name, term in named.items()])
+
+
+def _first_sentence(function: Callable[..., object]) -> str:
+    return " ".join((function.__doc__ or "").split("\n\n")[0].split())
+
+
+def readouts(root: Path) -> str:
+    """What an audit says of a fresh model with each readout."""
+    rows = []
+    for name in READOUTS:
+        audit = audited(readout=name)
+        *early, last = (view.visibility for view in audit.exits)
+        rows.append((f"`{name}`", ", ".join(dict.fromkeys(early)), last, audit.mean.visibility, _words(audit.verdict)))
+    return table(("readout", "scale at exits 1 to K − 1", "scale at exit K", "mean", "audit under per-loop loss"), rows)
+
+
+def recurrences(root: Path) -> str:
+    """What an audit says of a fresh model with each recurrence."""
+    rows = []
+    for name, fields in RECURRENCES.items():
+        audit = audited(**fields)
+        carried = f"{audit.scale.carry} (c = {audit.scale.factor:.2g})"
+        rows.append((f"`{name}`", code(*(f"{field}={value!r}" for field, value in fields.items())), carried))
+    return table(("recurrence", "fields of `TransformerConfig`", "carry of the scale"), rows)
+
+
+def _words(verdict: str) -> str:
+    return verdict.replace("_", " ")
+
+
+def benchmarks(root: Path, device: str) -> str:
+    """The ratios measured on a device, or that there are none."""
+    record = root / "bench" / f"{device}.json"
+    return ratios(*measured(record)) if record.exists() else f"No measurement on {device} is stored."
