@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from loopverify.looped import Looped, Trace, unroll
     from loopverify.watching.watch import Watch
 
-# public name -> module that defines it (None: the name is itself a subpackage)
+# public name -> module that defines it (None: the name is itself a module)
 _LAZY: dict[str, str | None] = {
     "Audit": "loopverify.auditing.record",
     "CheckResult": "loopverify.checks",

@@ -12,15 +12,15 @@ class LoopverifyError(Exception):
 
 
 class InputError(LoopverifyError, ValueError):
-    """An argument, a file or a model's output is not of the form that was asked for."""
+    """An argument, a file or a model's output does not have the required form."""
 
 
 class MissingDependencyError(LoopverifyError, ImportError):
-    """A library that an extra of loopverify brings is not installed."""
+    """A library that one of loopverify's extras would install is missing."""
 
 
 class InPlaceStepError(LoopverifyError):
-    """A step changed, or handed back, the memory of a state that the trajectory still holds."""
+    """A step changed or returned the memory of a state that the trajectory still holds."""
 
 
 class GradientCutError(LoopverifyError):
@@ -28,5 +28,5 @@ class GradientCutError(LoopverifyError):
 
 
 def unknown(what: str, value: object, known: Iterable[str]) -> InputError:
-    """The error for a name that is not one of `known`, listing them all in the order given."""
+    """The error for a name that is not in `known`; it lists all known names in the order given."""
     return InputError(f"unknown {what} {value!r}; expected one of: {', '.join(known)}")

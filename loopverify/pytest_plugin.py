@@ -1,4 +1,7 @@
-"""pytest hooks of loopverify. Loaded at every start of pytest wherever loopverify is installed: nothing heavy here."""
+"""pytest hooks of loopverify.
+
+Every pytest run imports this module wherever loopverify is installed, so it imports nothing heavy itself.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--looped-regen",
         action="store_true",
-        help="write the stored traces of looped_regression anew; the tests that do so still fail",
+        help="rewrite the stored traces of looped_regression; a test whose trace is rewritten still fails",
     )
     group.addoption(
         "--looped-model",
@@ -58,7 +61,7 @@ def _cases(references: list[str], config: pytest.Config) -> list[object]:
 
 @pytest.fixture
 def looped_regression(request: pytest.FixtureRequest) -> LoopedRegression:
-    """Guards a looped model by a trace stored beside the test: looped_regression.check(model, tokens, loops=4)."""
+    """Guards a looped model by a trace stored next to the test: looped_regression.check(model, tokens, loops=4)."""
     from loopverify.comparing.guard import LoopedRegression
 
     return LoopedRegression(
@@ -90,7 +93,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if hasattr(session.config, "workeroutput"):  # a process of pytest-xdist
+    if hasattr(session.config, "workeroutput"):  # a worker process of pytest-xdist
         session.config.workeroutput[_SENT] = session.config.stash[_COLLECTED].to_plain()
 
 
@@ -102,13 +105,13 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if config.getoption("lf", False):  # which leaves tests out without telling
+    if config.getoption("lf", False):  # --last-failed skips tests without calling pytest_deselected
         return
     for path in config.stash[_COLLECTED].stale():
         terminalreporter.write_line(f"stale: {path} is the stored trace of a test that no longer exists; delete it")
 
 
 def _test_name(item: pytest.Item) -> str:
-    """The test within its module: 'TestA::test_b[c]'. A node id may carry a group of pytest-xdist besides."""
+    """The test within its module, such as 'TestA::test_b[c]'. (pytest-xdist may append a group to node ids.)"""
     outer = (pytest.Session, pytest.Directory, pytest.File)
     return "::".join(node.name for node in item.listchain() if not isinstance(node, outer))

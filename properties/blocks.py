@@ -1,6 +1,6 @@
 """Random residual blocks, many at a time: N independent blocks with weights of their own, run as one batch.
 
-Written out in plain tensor algebra, apart from the reference model and from loopverify's own norms.
+Written in plain tensor algebra, independent of the reference model and of loopverify's own norms.
 Shapes: N blocks, T tokens, D channels.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor
 __all__ = ["GENERATED", "Block", "BlockRecipe", "directions", "generator", "normal"]
 
 GENERATED: Counter[str] = Counter()
-"""How many random blocks (and readouts) this session has drawn; printed at its end."""
+"""Numbers of random blocks and readouts drawn in this session, printed at its end."""
 
 Branch = Callable[[Tensor], Tensor]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -29,7 +29,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Block:
-    """N pre-norm residual blocks F(H) = H + Σ_i B_i(Norm_ε(H + the outputs before)), each token normed by itself."""
+    """N pre-norm residual blocks F(H) = H + Σ_i B_i(Norm_ε(H + the outputs before)), token by token."""
 
     branches: tuple[tuple[str, Branch], ...]
     """(name, B_i), each (N, T, D) of normed states -> (N, T, D)."""
@@ -80,15 +80,15 @@ def directions(rng: torch.Generator, *shape: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockRecipe:
-    """All that determines a batch of random blocks; what a failing example prints, and what rebuilds it."""
+    """The parameters that determine a batch of random blocks: a failing example prints them."""
 
     family: Literal["mlp", "decoder"] = "mlp"
-    """mlp: x -> W₂ act(W₁ x) in every sublayer; decoder: causal attention and SwiGLU in turn, attention first."""
+    """mlp: x -> W₂ act(W₁ x) in every sublayer; decoder: causal attention and SwiGLU alternately, attention first."""
     seed: int
     d: int
     sublayers: int = 1
     size: float = 1.0
-    """About the rms of one branch's output."""
+    """Approximate rms of one branch's output."""
     eps: float = 0.0
     centered: bool = False
     activation: Literal["tanh", "silu", "gelu"] = "tanh"

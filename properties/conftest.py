@@ -1,6 +1,6 @@
 """Counts the random blocks of a session, reports them, and fails a complete run that drew too few.
 
-A property that passes on examples nobody generated is no evidence; the number is therefore part of the result.
+A property that passes on few or no examples is no evidence, so their number is part of the result.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    if hasattr(session.config, "workeroutput"):  # a worker of pytest-xdist: its controller adds the workers up
+    if hasattr(session.config, "workeroutput"):  # a worker of pytest-xdist; the controller sums over workers
         session.config.workeroutput["generated"] = dict(GENERATED)
     elif exitstatus == pytest.ExitCode.OK and _too_few(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -1,4 +1,4 @@
-"""Random readouts with a head and targets, and the size against which their radial signals are judged.
+"""Random readouts with a head and targets, and the magnitude relative to which their radial signals are compared.
 
 Shapes: T tokens, D channels, V vocabulary.
 """
@@ -34,7 +34,7 @@ class Case:
 
 
 def readout(kind: str, rng: torch.Generator, d: int, s: float, eps: float) -> TokenReadout:
-    """A readout of random parameters, suited to states of scale s: the places where each one bends lie near s."""
+    """A readout of random parameters, suited to states of scale s: each one's nonlinearity lies near s."""
     gain, vector = normal(rng, d), normal(rng, d)
     norm = RMSNorm(gain=gain, eps=eps)
     kinds: dict[str, TokenReadout] = {
@@ -51,7 +51,7 @@ def readout(kind: str, rng: torch.Generator, d: int, s: float, eps: float) -> To
 
 @dataclass(frozen=True, kw_only=True)
 class CaseRecipe:
-    """All that determines a random case; what a failing example prints, and what rebuilds it."""
+    """The parameters that determine a random case: a failing example prints them, and `build` rebuilds it."""
 
     seed: int
     kind: str
@@ -65,8 +65,8 @@ class CaseRecipe:
     most_words: int = 41
 
     def build(self) -> Case:
-        """The head is scaled so that logits are of order one: the lemma concerns directions, and a softmax that sees
-        differences of 1e6 is one-hot, which leaves nothing to test."""
+        """The head is scaled so that logits are of order one: the lemma concerns directions, and a softmax of
+        differences of 1e6 is one-hot, which tests nothing."""
         rng = generator(self.seed)
         vocab = 2 + self.seed % (self.most_words - 1)
         chosen = readout(self.kind, rng, self.d, self.s, self.eps)
@@ -87,12 +87,12 @@ def gradient(c: Case) -> Tensor:
 
 
 def magnitude(c: Case) -> Tensor:
-    """Σ|terms| of the radial signal, (T,): Σ_v (p_v + e_v) Σ_i |W_vi r_i|, before anything has cancelled.
+    """Σ|terms| of the radial signal, (T,): Σ_v (p_v + e_v) Σ_i |W_vi r_i|, before cancellation.
 
-    The signal is a sum of signed terms (p_v − e_v) W_vi ṙ_i, each of which floating point knows to a few eps of its
-    own size and no better. So a sum of n <= D·V ~ 5,000 of them is known to about √n·eps (at worst n·eps) of
-    Σ|terms|: 1e-14 (1e-12). Relative to the signal itself, which may vanish by cancellation (that is the lemma),
-    nothing can be said. A LayerNorm subtracts the mean first; its terms are the two parts of that difference.
+    The signal is a sum of signed terms (p_v − e_v) W_vi ṙ_i, each of which floating point rounds to a few eps of its
+    own size. So a sum of n <= D·V ~ 5,000 of them has an error of about √n·eps (at worst n·eps) times Σ|terms|: 1e-14
+    (1e-12). Relative to the signal itself there is no bound: it may vanish by cancellation (this is the lemma). A
+    LayerNorm subtracts the mean first; its terms are the two parts of that difference.
     """
     r = c.head.readout
     if isinstance(r, LayerNorm):

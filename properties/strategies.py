@@ -1,7 +1,7 @@
 """What Hypothesis draws: settings that shrink (widths, depths, epsilons, single floats) and seeds of dense Gaussians.
 
-Seeds reach generic directions, which lists of floats rarely do; lists of floats reach edges (zeros, ties, cancellation)
-and shrink to a readable example, which seeds never do. Properties that have edges are tested with both.
+Seeds give generic directions, which lists of floats rarely do; lists of floats give edge cases (zeros, ties,
+cancellation) and shrink to readable examples, which seeds never do. Properties with edge cases are tested with both.
 
 Blocks and heads are drawn as recipes and built inside the test: a failing example then prints as one line.
 """
@@ -41,7 +41,7 @@ scales = st.floats(-3, 6).map(lambda exponent: 10.0**exponent)
 
 depths = st.integers(1, 4)
 sizes = st.sampled_from([1.0, 0.1, 10.0])
-"""About the rms of one branch's output."""
+"""Approximate rms of one branch's output."""
 softcaps = st.sampled_from([None, 2.0, 30.0])
 
 
@@ -71,13 +71,13 @@ def blocks(
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """Blocks, and states that they meet."""
+    """Blocks, and states for them."""
 
     block: BlockRecipe
     seed: int
     low: float
     high: float
-    """log10 of the range from which each token's scale is drawn, its own."""
+    """log10 of the range from which each token's scale is drawn separately."""
     tokens: int = 3
 
     def build(self) -> tuple[Block, Tensor, Tensor]:

@@ -1,5 +1,5 @@
-"""Lemma 2 on random blocks: remainders inside their enclosures, enclosures that are reached, ledgers that add up, and
-what a recurrence does to scale in the long run."""
+"""Lemma 2 on random blocks: remainders lie in their enclosures, enclosures are reached, ledgers add up, and the carry
+of a recurrence is found."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def assert_enclosed(s: Tensor, u: Tensor, b: Tensor, F: Tensor) -> None:
     """Scale and direction of F = su + b, measured on F itself, against the bounds from s, u and b."""
     a, b_perp = radial_turning(u, b)
     y, size = rms(b_perp), rms(b)
-    # The bounds hold in real arithmetic. Each rms is known to `rounding`; F was rounded at the size of its parts, which
-    # is more than its own where b cancels su. Measured: rounding uses up to a third of what is allowed.
+    # The bounds hold in real arithmetic. Each rms has a relative error of `rounding`; F was rounded at the size of its
+    # parts, which is larger than F where b cancels su. Measured: rounding uses up to a third of what is allowed.
     slack = rounding(F.dtype, F.shape[-1])
     low, high = scale_enclosure(s, a, y)
     allowed = slack * (s + size)
@@ -63,7 +63,7 @@ def test_remainders_lie_in_their_enclosures(situation: Situation) -> None:
 
 @given(small_tokens(count=2), scales)
 def test_remainders_lie_in_their_enclosures_at_edges(vectors: list[Tensor], scale: float) -> None:
-    """Any update will do: none, one along the state, one against it, one that turns it around."""
+    """For any update: zero, along the state, against it, or turning it around."""
     u = vectors[0] / rms(vectors[0])
     s = torch.tensor(scale, dtype=torch.float64)
     F = s * u + vectors[1]
@@ -81,7 +81,7 @@ def plane(s: float, a: float, y: float) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("s", [1.0, 1e3])
 def test_the_enclosures_are_reached(s: float) -> None:
-    """Each bound at 99 % or more in a limit known in advance: a wider bound would be a weaker lemma."""
+    """Each bound is reached to 99 % or more in a known limit: a wider bound would be a weaker lemma."""
     u, b, F = plane(s, 0.0, 0.1 * s)  # turning small against s + a: ρ and the radial part of D
     a, b_perp = radial_turning(u, b)
     s_, y = torch.tensor(s, dtype=torch.float64), rms(b_perp)
@@ -125,7 +125,7 @@ def test_the_ledger_of_sublayers_adds_up_to_that_of_loops(situation: Situation, 
 
 
 def sizes(ledger: Ledger) -> Tensor:
-    """The sizes of everything that enters a ledger: each is known to a few ulps of itself, and no better."""
+    """The magnitude of everything that enters a ledger: each term has an error of a few ulps of its own size."""
     return ledger.scales.amax() + (ledger.radial.abs() + ledger.turning).sum(0).amax()
 
 
@@ -144,7 +144,7 @@ def test_carry_names_the_factor_of_a_recurrence(recipe: BlockRecipe, seed: int, 
     residual = carry(block.step, H)
     assert residual.kind == "carried"
     # c is a slope between α = 1e4 and 1e5, where rms(F) = α + a + ρ and ρ <= rms(b)²/α: off by 1e-9·rms(b)². Several
-    # branches move each other by their size times their steepness over α, which is another few powers of ten of that.
+    # branches change each other by their size times their steepness over α, a few more powers of ten.
     update = float(rms(block.limit(H)).max())
     assert (residual.factors - 1).abs().max() <= 1e-7 * (1 + update) ** 2
 
@@ -173,7 +173,7 @@ def test_an_epsilon_in_the_norm_costs_what_the_bound_says(seed: int, d: int, sca
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("amplify", [1.0, 1e2, 1e5])
 def test_the_reference_model_keeps_the_lemma(layers: int, amplify: float) -> None:
-    """An additional case that these tests did not build: the decoder of loopverify.models, in float64."""
+    """A model that these tests did not build: the decoder of loopverify.models, in float64."""
     config = TransformerConfig(vocab_size=11, d_model=16, layers=layers, heads=2, d_ff=24, init_std=0.3)
     model = LoopedTransformer(config).double().eval()
     tokens = torch.arange(12).view(2, 6) % 11

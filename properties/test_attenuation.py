@@ -1,4 +1,4 @@
-"""Future losses: behind a normalized readout, what they know of today's scale fades as 1/s."""
+"""Future losses: behind a normalized readout, their dependence on the present scale decays as 1/s."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HORIZON = 3
 VOCAB = 7
 
 # The fit starts at s = 1e2, where three loops of updates of rms one still move the state by a few percent; an excess e
-# at one end of three decades moves the slope by 0.13·e. The largest signal of 24 tokens may change token on the way.
+# at one end of three decades moves the slope by 0.13·e. The token with the largest of 24 signals may change on the way.
 SLOPE = 0.1
 
 stable = blocks(d=st.sampled_from([8, 16, 32]), sublayers=st.integers(1, 3), size=st.sampled_from([0.3, 1.0]))
@@ -50,8 +50,8 @@ def test_the_indirect_signal_fades_as_one_over_the_scale(recipe: BlockRecipe, se
     # Lemma 1 next to it: the direct signal is zero at every scale, to rounding of logits of order √d.
     assert found.direct.max() <= 1e-12
 
-    # The constant of s <= 1e5 predicts the signals at 1e6. They tend to a limit in s·signal, from either side; what a
-    # fit up to 1e5 can miss of it is what is left of order 1/s there.
+    # The constant of s <= 1e5 predicts the signals at 1e6. They tend to a limit in s·signal, from either side; a
+    # fit up to 1e5 can be off by the remaining term of order 1/s.
     later = future_signals(block.step, loss, 1e6 * u, HORIZON).abs()
     for t in range(1, HORIZON + 1):
         assert float(later[t].max()) <= found.predict(t, 1e6) * 1.01
@@ -59,7 +59,7 @@ def test_the_indirect_signal_fades_as_one_over_the_scale(recipe: BlockRecipe, se
 
 @given(stable, seeds)
 def test_the_signal_is_the_derivative_of_the_future_loss(recipe: BlockRecipe, seed: int) -> None:
-    """∂L_{k+t}/∂log s of one token by central differences of the loss itself, at a scale where it is not yet small."""
+    """∂L_{k+t}/∂log s of one token by central differences of the loss, at a scale where it is not small yet."""
     block = recipe.build()
     H = 2 * directions(generator(seed), recipe.count, 3, recipe.d)
     loss = losses(seed, recipe, normalized=True)
@@ -78,7 +78,7 @@ def test_the_signal_is_the_derivative_of_the_future_loss(recipe: BlockRecipe, se
 
 @given(stable, seeds)
 def test_a_raw_readout_keeps_its_sight_of_the_scale(recipe: BlockRecipe, seed: int) -> None:
-    """The premise dropped: raw future losses move with log s in proportion to s, t loops later as at once."""
+    """Without the premise: raw future losses change with log s in proportion to s, after t loops as immediately."""
     block = recipe.build()
     u = directions(generator(seed), recipe.count, 3, recipe.d)
     found = measure_attenuation(block.step, losses(seed, recipe, normalized=False), u, SCALES, HORIZON)

@@ -1,5 +1,5 @@
-"""What a finite precision can see: a blind readout's radial fraction stays at the floor of its dtype, a raw one's stays
-far above it, and an epsilon is seen as soon as it rises above."""
+"""The resolution of a dtype: the radial fraction of a blind readout is at the floor of its dtype, that of a raw one far
+above it, and an epsilon is visible once its signal exceeds the floor."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def fractions(readout: TokenReadout, seed: int, d: int, s: float, dtype: torch.d
 
 @given(seeds, WIDTHS, SCALES, DTYPES)
 def test_a_blind_readout_stays_at_the_floor(seed: int, d: int, s: float, dtype: torch.dtype) -> None:
-    """The floor is the root mean square of the rounding noise; the mean of 64 tokens is below it, give or take the
-    heavy tail of single ones, and a floor a hundred times too high would be noticed as well."""
+    """The floor is the root mean square of the rounding noise; the mean of 64 tokens is below it, up to the heavy
+    tail of single tokens. A floor a hundred times too high would also fail."""
     found = fractions(RMSNorm(eps=0.0), seed, d, s, dtype)
     assert found.mean() <= 2 * floor(dtype, d)
     assert found.mean() >= 0.01 * floor(dtype, d)
@@ -47,7 +47,7 @@ def test_a_blind_readout_stays_at_the_floor(seed: int, d: int, s: float, dtype: 
 def test_a_raw_readout_stands_clear_of_the_floor(seed: int, d: int, s: float, dtype: torch.dtype) -> None:
     """About 1/√d against 2·eps/√d: a hundred times in bfloat16, 1e6 in float32."""
     found = fractions(Raw(), seed, d, min(s, 30.0), dtype)
-    # Logits of a hundred: a token that is predicted with certainty sends no gradient at all, hence no fraction.
+    # With logits of a hundred, a token predicted with certainty has no gradient and hence no fraction.
     assert found.nanmean() >= 10 * floor(dtype, d)
     assert found.nanmean() >= 0.1 / d**0.5
 
@@ -55,7 +55,7 @@ def test_a_raw_readout_stands_clear_of_the_floor(seed: int, d: int, s: float, dt
 @pytest.mark.parametrize(("s", "above"), [(1.0, True), (1e3, False)])
 def test_an_epsilon_is_seen_in_float32_only_above_the_floor(s: float, above: bool) -> None:
     """ε = 1e-4: the fraction is about ν/√d, which is 1e-4/√d at s = 1, but 1e-10/√d at s = 1e3, under a floor of
-    2e-7/√d. The part that is seen is the predicted one, to the few digits by which it exceeds the noise."""
+    2e-7/√d. The visible part is the predicted one, to the few digits by which it exceeds the noise."""
     d, rng = 64, generator(3)
     H = s * normal(rng, TOKENS, d)
     weight = 1.5 * normal(rng, VOCAB, d) / d**0.5

@@ -1,7 +1,7 @@
-"""The hypotheses are needed: each drops one assumption of a lemma and shows how far its conclusion then fails.
+"""The hypotheses are needed: each test drops one assumption of a lemma and measures how far its conclusion fails.
 
-A test that only says "not zero" would pass on rounding noise, so every failure here is compared with its exact size, or
-with the size at which the intact lemma would have put it.
+A test for "not zero" would pass on rounding noise, so every failure here is compared with its exact size, or with the
+size that the intact lemma predicts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from properties.blocks import Block, BlockRecipe, directions, generator, normal
 from properties.strategies import scales, seeds
 
 D, VOCAB, TOKENS, COUNT = 16, 11, 6, 4
-READ = 64  # tokens that are read out, enough for a median that rounding noise cannot move
+READ = 64  # number of tokens read out, enough for a median that is robust to rounding noise
 SCALES = tuple(np.logspace(2, 6, 9))
 
 Map = Callable[[Tensor], Tensor]
@@ -74,10 +74,10 @@ def test_intact_the_first_lemma_holds_in_this_setting(seed: int, s: float) -> No
 @given(seeds, scales)
 def test_a_bias_before_the_norm_makes_scale_visible(seed: int, s: float) -> None:
     """r(H) = Norm(H + c) is blind along H + c instead, so that ⟨∇L, H⟩ = −⟨∇L, c⟩ exactly: of the size of a raw signal
-    as long as c is not small beside H."""
+    unless c is small relative to H."""
     bias = s * directions(generator(seed + 1), D)
     H, grad, signal = signals(lambda H: rms_normed(H + bias), seed, s)
-    # Both inner products are known to a few eps of the parts they are summed from.
+    # Both inner products have errors of a few eps of the terms in their sums.
     assert (signal + grad @ bias).abs().max() <= 1e-12 * float((grad * H).abs().sum(-1).max())
     assert radial_fraction(grad, H).max() >= 1e-3
 
@@ -94,7 +94,7 @@ def test_a_norm_over_the_sequence_shows_the_scale_of_each_token(seed: int, s: fl
 @given(seeds, scales)
 def test_a_readout_that_bends_sees_scale_even_with_a_norm_behind_it(seed: int, s: float) -> None:
     """Norm(tanh(H/s)): normalized, yet not homogeneous, since tanh is not. (A softcap of the logits comes after the
-    norm and hides nothing more; one of the state comes before.)"""
+    norm and changes nothing; one of the state comes before it.)"""
     H, grad, signal = signals(lambda H: rms_normed(torch.tanh(H / s)), seed, s)
     assert radial_fraction(grad, H).max() >= 1e-3
     assert signal.abs().max() >= 1e-3
@@ -115,7 +115,7 @@ def test_a_detached_divisor_leaves_the_value_blind_and_the_gradient_raw(seed: in
 
 @pytest.mark.parametrize("share", [0.5, 0.1, 1e-3])
 def test_an_epsilon_is_seen_to_the_share_that_it_has_of_the_square(share: float) -> None:
-    """ε/(s² + ε) = share: nothing hides a scale at which the epsilon is half of what is divided by."""
+    """ε/(s² + ε) = share: at share 0.5, the epsilon is half of the denominator's square, and scale is half visible."""
     eps = share / (1 - share)
     rng = generator(0)
     H = directions(rng, 64, D).requires_grad_()
@@ -234,7 +234,7 @@ def test_without_a_norm_on_its_inputs_attention_carries_other_tokens_scales(seed
 
 @given(seeds, scales)
 def test_an_update_that_turns_the_state_around_leaves_the_first_order(seed: int, s: float) -> None:
-    """s > −a is needed: at a = −3s the state comes out at 2s, where first order says −2s. The enclosure knows."""
+    """s > −a is needed: at a = −3s the state comes out at 2s, where first order says −2s. The enclosure includes it."""
     u = directions(generator(seed), TOKENS, D)
     F = s * u - 3 * s * u
     assert (rms(F) - (s - 3 * s)).numpy() == pytest.approx(4 * s, rel=1e-12, abs=0)

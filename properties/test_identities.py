@@ -1,4 +1,4 @@
-"""The identities themselves, to 30 digits inside mpmath: only the random numbers that they start from are tensors.
+"""The identities themselves, to 30 digits inside mpmath: only the random numbers at their start are tensors.
 
 Derivatives are numerical, at raised precision, so that no closed form is judged by itself.
 """
@@ -30,7 +30,7 @@ from properties.heads import CaseRecipe
 from properties.strategies import scales, seeds, small_tokens
 
 AGREE = 1e-12
-# Of 50 digits, numerical differentiation and cancellation may use up 20.
+# Of 50 digits, numerical differentiation and cancellation may lose 20.
 IDENTITY = mpf("1e-30")
 
 
@@ -83,13 +83,13 @@ def test_fisher_visibility_is_the_curvature_of_the_divergence(recipe: CaseRecipe
             return mp.fsum(a * mp.log(a / b) for a, b in zip(p, q, strict=True))
 
         found = oracle.fisher_visibility(logits_of, H, v)
-        # Everything is of order one, LayerNorm ties apart; a second derivative costs more digits than a first.
+        # All terms are of order one, except for ties in LayerNorm; a second derivative loses more digits than a first.
         assert abs(found - mp.diff(divergence, 0, 2)) <= mpf("1e-20") * (1 + found)
 
 
 @given(small_tokens(count=2), scales)
 def test_the_remainders_lie_in_their_enclosures_without_any_slack(vectors: list[Tensor], scale: float) -> None:
-    """The bounds of MATHS, in exact arithmetic as far as 50 digits go: nothing is allowed on top but 1e-45."""
+    """The bounds of MATHS, in arithmetic of 50 digits, with a tolerance of only 1e-45."""
     b = vectors[1].tolist()
     with oracle.precision():
         _, u = oracle.split(vectors[0].tolist())
@@ -116,7 +116,7 @@ def test_the_remainders_lie_in_their_enclosures_without_any_slack(vectors: list[
 @pytest.mark.parametrize("eps", [0.0, 1e-6])
 @pytest.mark.parametrize("sublayers", [1, 2, 4])
 def test_the_orders_are_exact_in_the_limit(sublayers: int, eps: float) -> None:
-    """Between s = 1e8 and 1e9, where float64 sees nothing any more, the slopes are −1 and −2 to seven digits."""
+    """Between s = 1e8 and 1e9, where float64 has no resolution left, the slopes are −1 and −2 to seven digits."""
     with oracle.precision():
         step, limit = mlp_in_mpmath(5, 3, sublayers, eps)
         _, u = oracle.split(directions(generator(6), 3).tolist())

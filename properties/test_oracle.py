@@ -1,4 +1,4 @@
-"""The tensors' float64 against mpmath at 50 digits.
+"""float64 tensors compared with mpmath at 50 digits.
 
 The oracle differentiates numerically at raised precision, so that no closed form is judged by itself.
 """
@@ -32,9 +32,9 @@ from properties.exact import logits_in_mpmath, mlp_in_mpmath, readout_in_mpmath,
 from properties.heads import CaseRecipe, gradient, magnitude
 from properties.strategies import epsilons, scales, seeds, small_tokens
 
-# Relative to the sizes of the terms that a result is summed from: float64 keeps n·1.1e-16 of them, n < 1,000.
+# Relative to the sizes of the summed terms: the error of float64 is n·1.1e-16 of them, n < 1,000.
 AGREE = 1e-12
-# Of 50 digits, numerical differentiation and cancellation may use up 20.
+# Of 50 digits, numerical differentiation and cancellation may lose 20.
 IDENTITY = mpf("1e-30")
 
 
@@ -43,7 +43,7 @@ def test_signals_agree(recipe: CaseRecipe) -> None:
     c = recipe.build()
     H, y = c.H[0].tolist(), int(c.targets)
     logits_of = logits_in_mpmath(c)
-    # A logit that is off by δ changes a probability by the share δ: terms count once more for each unit of |z|.
+    # An error δ of a logit changes a probability by the fraction δ: terms are added once more for each unit of |z|.
     terms = float(magnitude(c)) * (1 + float(c.head(c.H).abs().max()))
     with oracle.precision():
         exact = float(oracle.radial_signal(lambda x: oracle.cross_entropy(logits_of(x), y), H))
@@ -145,7 +145,7 @@ def test_carry_ratios_and_future_signals_agree(seed: int, exponent: float, horiz
             )
         )
     assert carry(step, H, alphas=(10, 1e3)).ratios.tolist() == pytest.approx(ratios, rel=AGREE, abs=0)
-    # Terms: logits of order |readout|·√3, through two steps that may turn a state of scale one about rather sharply.
+    # Terms: logits of order |readout|·√3, through two steps that may rotate a state of scale one strongly.
     steep = (1 + float(W1.norm() * W2.norm())) ** horizon
     assert future_signals(step, loss, H, horizon)[-1].item() == pytest.approx(
         signal, abs=AGREE * steep * float(readout.abs().sum())

@@ -1,5 +1,5 @@
 """The orders of Lemma 2: the remainder of the scale falls as 1/s, that of the direction as 1/s², for one sublayer and
-for several, with and without an epsilon. A bound may hold by being large; an order is a shape."""
+for several, with and without an epsilon. A bound may hold because it is wide; an order cannot."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SCALES = np.logspace(2, 6, 9)
 
 # Fits start at s = 1e2, where the next order is still some percent: rms(b)/s, times the steepness of the later
 # branches. A relative excess e at that one of nine points moves a least-squares slope over four decades by 0.06·e:
-# 0.01 allows 15 % (measured: a slope is off by 0.0015 at most). At s = 1e6 float64 knows the scale to 1e-10, of a
-# remainder of 1e-6, and the direction to 1e-16, of 1e-12.
+# 0.01 allows 15 % (measured: a slope is off by 0.0015 at most). At s = 1e6, float64 resolves the scale to 1e-10
+# with a remainder of 1e-6, and the direction to 1e-16 with one of 1e-12.
 SLOPE = 0.01
 
 wide = st.sampled_from([8, 16, 32, 64, 128])
@@ -67,7 +67,7 @@ def check_orders(recipe: BlockRecipe, seed: int) -> None:
 
 @given(several, seeds)
 def test_the_update_tends_to_the_sum_of_all_branches_at_one_direction(recipe: BlockRecipe, seed: int) -> None:
-    """F(su) − su = Σ_i B_i(Norm(u)) + O(1/s): later branches no longer see what earlier ones did."""
+    """F(su) − su = Σ_i B_i(Norm(u)) + O(1/s): later branches are no longer affected by earlier ones."""
     block = recipe.build()
     u = directions(generator(seed), recipe.count, 8, recipe.d)
     gaps = [rms(torch.stack([out for _, out in block.outputs(s * u)]).sum(0) - block.limit(u)) for s in SCALES]

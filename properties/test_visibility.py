@@ -1,4 +1,4 @@
-"""Lemma 1 on random readouts, heads and states: what a loss can see of the scale, exact with the epsilon."""
+"""Lemma 1 on random readouts, heads and states: the visibility of scale to a loss, exact including epsilon."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from properties.blocks import GENERATED, generator, normal
 from properties.heads import Case, CaseRecipe, gradient, magnitude
 from properties.strategies import cases, scales, seeds, small_tokens, widths
 
-# Relative to Σ|terms| (see `magnitude`), of which float64 knows 1e-12 at worst here (measured: 6e-16); a wrong factor
-# anywhere in an identity shows at order one.
+# Relative to Σ|terms| (see `magnitude`), of which the error of float64 is at worst 1e-12 here (measured: 6e-16); a
+# wrong factor anywhere in an identity shows at order one.
 TOLERANCE = 1e-12
 
 HIDDEN = ("rmsnorm", "layernorm", "l2")
@@ -63,7 +63,7 @@ def small_cases(draw: st.DrawFn) -> Case:
 def difference(c: Case) -> Tensor:
     """Radial signal by automatic differentiation minus the predicted one, relative to Σ|terms|."""
     found, predicted = radial_signal(gradient(c), c.H), predicted_radial_signal(c.head, c.H, c.targets)
-    # Two words of one vocabulary with all-zero weights leave no terms at all; 1e-300 keeps 0/0 out.
+    # With all-zero weights there are no terms; 1e-300 avoids 0/0.
     return (found - predicted).abs() / magnitude(c).clamp_min(1e-300)
 
 
@@ -80,7 +80,7 @@ def test_radial_gradient_is_the_predicted_signal_at_edges(c: Case) -> None:
 
 @given(cases(kinds=HIDDEN, eps=no_epsilon))
 def test_without_epsilon_normalized_readouts_hide_scale(recipe: CaseRecipe) -> None:
-    """The lemma itself. Every one of these cases may carry a softcap: behind a norm it stays blind."""
+    """The lemma itself. The cases include softcaps, which do not change it after a norm."""
     c = recipe.build()
     assert torch.equal(predicted_radial_signal(c.head, c.H, c.targets), torch.zeros(len(c.H), dtype=torch.float64))
     assert (radial_signal(gradient(c), c.H).abs() <= TOLERANCE * magnitude(c)).all()
@@ -93,7 +93,7 @@ def test_without_epsilon_the_loss_itself_ignores_scale(recipe: CaseRecipe, expon
     alpha = 10.0**exponent
     if isinstance(c.head.readout, ClampedL2):
         alpha = max(alpha, 0.01)  # the clamp begins at 1e-3 of the state's norm
-    # A loss moves by at most twice the largest change of a logit, and a logit is known to 1e-12 of its terms.
+    # A loss moves by at most twice the largest change of a logit, and the error of a logit is 1e-12 of its terms.
     assert ((c.loss(alpha * c.H) - c.loss(c.H)).abs() <= TOLERANCE * magnitude(c)).all()
 
 
@@ -123,7 +123,7 @@ def test_signal_is_visibility_times_sigma(recipe: CaseRecipe) -> None:
         nu = np.ones(len(H))
     expected = nu * plain_sigma(values, logits, c.targets)
     error = np.abs(radial_signal(gradient(c), c.H).numpy() - expected)
-    # z' is found here as a difference, z − Wβ, which adds the terms of Wβ to those that are known to rounding only.
+    # z' is found here as a difference, z − Wβ, which adds the terms of Wβ to those that are rounded.
     terms = magnitude(c) + (2 * (c.head.weight @ r.bias).abs().max() if isinstance(r, LayerNorm) else 0)
     assert (error <= TOLERANCE * terms.numpy()).all()
     assert c.head.readout.visibility(c.H).numpy() == pytest.approx(nu, rel=1e-12, abs=0)
@@ -141,7 +141,7 @@ def test_layernorm_hides_the_mean_at_any_epsilon(recipe: CaseRecipe, shift: floa
     spread = (c.H.var(-1, correction=0) + r.eps).sqrt()
     terms = (either * (c.head.weight * r.gain).abs().sum(-1)).sum(-1) / spread
     assert (gradient(c).sum(-1).abs() <= TOLERANCE * terms).all()
-    # A shift of up to ten times the scale costs up to one digit of H − μ, or more where the spread is small beside it.
+    # A shift of up to ten times the scale costs up to one digit of H − μ, or more where the spread is smaller.
     moved = c.H + shift * c.H.square().mean(-1, keepdim=True).sqrt()
     assert ((c.loss(moved) - c.loss(c.H)).abs() <= TOLERANCE * terms * moved.abs().amax(-1)).all()
 
@@ -164,7 +164,7 @@ def test_dynamic_tanh_fades_channel_by_channel(recipe: CaseRecipe) -> None:
     nu = r.visibility(c.H).numpy()
     assert (nu >= shares.min(-1) * (1 - 1e-12)).all()
     assert (nu <= shares.max(-1) * (1 + 1e-12)).all()
-    # 2x/sinh(2x) = 1 − 2x²/3 + ..., and below 1e-17 at x = 25: no channel is left to see there.
+    # 2x/sinh(2x) = 1 − 2x²/3 + ..., and below 1e-17 at x = 25: no channel is visible there.
     assert r.visibility(1e-6 * c.H).numpy() == pytest.approx(1, abs=1e-9)
     smallest = float(c.H.abs().min())
     if smallest > 0:
@@ -209,7 +209,7 @@ def test_fisher_visibility_of_the_scale_is_the_variance_of_the_radial_rate(recip
     p /= p.sum(-1, keepdims=True)
     variance = (p * (rate - (p * rate).sum(-1, keepdims=True)) ** 2).sum(-1)
     found = fisher_visibility(c.head, c.H, c.H).numpy()
-    # Compared as roots, which are rates of logits and known to TOLERANCE of a row's largest sum of terms.
+    # Compared as roots, which are rates of logits, with an error of TOLERANCE of a row's largest sum of terms.
     rows = (c.head.readout(c.H).abs() @ c.head.weight.abs().mT).amax(-1)
     if isinstance(c.head.readout, LayerNorm):
         centered = LayerNorm(gain=c.head.readout.gain, eps=c.head.readout.eps)
@@ -227,6 +227,6 @@ def test_a_shift_of_all_logits_is_invisible_to_a_raw_readout(seed: int, d: int, 
     head = Head(readout=Raw(), weight=weight / s)
     along = fisher_visibility(head, H, v.expand_as(H)).sqrt()
     across = fisher_visibility(head, H, torch.roll(v, 1).expand_as(H)).sqrt()
-    rate = 1 / s  # W(v)/s = 1/s: what the logits do along v, all of them alike
+    rate = 1 / s  # W(v)/s = 1/s: the rate of every logit along v
     assert (along <= 1e-9 * rate).all()
     assert (across > 1e-9 * rate).all()

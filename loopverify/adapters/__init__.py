@@ -36,7 +36,7 @@ ARCHITECTURES = (
     OURO,
     HUGINN,
 )
-"""Tried in this order; the first whose parts a module all has is taken."""
+"""Tried in this order; the first one all of whose parts a module has is used."""
 
 
 def adapt(
@@ -53,24 +53,25 @@ def adapt(
     name: str | None = None,
     state_seed: int | None = 0,
 ) -> Looped:
-    """A `Looped` view of a module: of a known architecture, or by the paths of its parts.
+    """A `Looped` view of a module of known architecture, or of any module by the paths of its parts.
 
-    Nothing is copied and nothing of the module is changed: the view calls the module's own parts, and the driver
-    decides how often. A `Looped` is returned as it is.
+    Nothing is copied and the module is not changed: the view calls the module's own parts, and the driver decides how
+    often. A `Looped` is returned unchanged.
 
     Args:
-        module: a module whose structure is known (`ARCHITECTURES`), or any, with `embed`, `block` and `head` given.
+        module: a module whose structure is known (`ARCHITECTURES`), or any module if `embed`, `block`, `head` and
+            `trained_loops` are given.
         embed, block, head, readout_norm, loop_norm: dotted paths inside the module; see `adapters.paths.Parts`.
-        call: call(block_module, state, context) -> result, for blocks that take more than the state (B, T, D). Of a
-            result (hidden, ...) the first element is the state.
-        context: context(tokens, H_0) -> what `call` needs besides the state.
-        trained_loops: r0; from the module's own configuration when it is of a known architecture.
-        state_seed: seed of the initial state, for architectures whose own is random; None leaves it random, which
-            the view then declares ("random_state").
+        call: call(block_module, state, context) -> result, for blocks that take more than the state (B, T, D). The
+            first element of a result (hidden, ...) is the state.
+        context: context(tokens, H_0) -> what `call` needs in addition to the state.
+        trained_loops: r0; read from the module's configuration by default if its architecture is known.
+        state_seed: seed of the initial state, for architectures that draw it at random; None keeps it random, and the
+            view then declares "random_state".
 
     Raises:
-        InputError: an unknown structure, a path that leads nowhere, or options that do not go together.
-        MissingDependencyError: a model of transformers without transformers.
+        InputError: an unknown structure, a path that does not exist, or options that exclude each other.
+        MissingDependencyError: the module is a model of transformers, which is not installed.
     """
     parts = {
         "embed": embed,
@@ -120,7 +121,7 @@ def _recognized(module: nn.Module, options: Options) -> Looped:
 
 
 def _unknown_structure(module: nn.Module) -> str:
-    lines = [f"cannot adapt {type(module).__name__}: its structure is none of those known"]
+    lines = [f"cannot adapt {type(module).__name__}: its structure matches no known architecture"]
     for architecture in ARCHITECTURES:
         missing = architecture.missing(module)
         present = [part for part in architecture.parts if part not in missing]

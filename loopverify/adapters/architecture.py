@@ -35,11 +35,11 @@ class Architecture:
 
     name: str
     parts: tuple[str, ...]
-    """Dotted attribute paths which together identify the structure; what they hold is not looked at."""
+    """Dotted attribute paths which together identify the structure; their values are not inspected."""
     build: Callable[[nn.Module, Options], Looped]
 
     def missing(self, module: nn.Module) -> list[str]:
-        """Those of `parts` that `module` lacks; empty when it is of this architecture."""
+        """Those of `parts` that `module` lacks; empty when it has this architecture."""
         return [part for part in self.parts if not _has(module, part)]
 
 
@@ -53,7 +53,7 @@ def _has(module: object, path: str) -> bool:
 
 @contextlib.contextmanager
 def overridden(*owners: Any, **values: object) -> Iterator[None]:
-    """Give every owner's attributes these values, and its own back afterwards, also on error.
+    """Set these attributes on every owner that has them; restore them afterwards, also on error.
 
     Several looped models read their loop count from more than one place: from the configuration at each forward, or
     from a copy that the module took when it was built.

@@ -1,8 +1,9 @@
-"""transformers' `dory`: input layers, a recurrent section on the unit sphere with input injection, output layers.
+"""transformers' `dory`: input layers, a recurrent section with input injection, output layers.
 
-H_0 leaves the input layers and H_k the recurrent section, both before `model.norm`. That one module is loop boundary
-and readout at once: a loop starts from norm(H_{k-1}) + norm(H_0), and a readout is the output layers, the norm, the
-head. The output layers attend, so a readout needs all tokens of a row.
+H_0 is the output of the input layers and H_k that of the recurrent section, both before `model.norm`. That one module
+has two uses: a loop starts from norm(H_{k-1}) + norm(H_0), and a readout is the output layers, the norm, the head. A
+state taken after the norm would have lost its scale and would be normalized twice. The output layers attend, so a
+readout needs all tokens of a row ('contextual_readout').
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""transformers' `hrm_text`: a slow state z_H and a fast state z_L, refined in turn by two stacks.
+"""transformers' `hrm_text`: a slow state z_H and a fast state z_L, refined alternately by two stacks.
 
 One loop is one high cycle: L_cycles applications of the L stack to z_L + z_H, then one of the H stack to z_H + z_L.
-Both states survive a loop, so H_k is the two side by side, (B, T, 2D): z_L first. Each stack ends in a norm; H_k is
-taken before it, and the norm is applied where the states are next used: by the following loop and, for z_H alone, by
-the readout. H_0 is never normalized: the constant z_L_init beside the scaled embedding.
+Both states enter the next loop, so H_k is their concatenation [z_L, z_H], (B, T, 2D). Each stack ends in a norm. H_k is
+taken before it, and the norm is applied where the states are next used: by the following loop and, to z_H only, by the
+readout. H_0 = [z_L_init, scaled embedding] is not the output of a stack and is never normalized: loop 1 differs
+('uneven_loops').
 
-Only the last L cycles of a loop carry gradients (`L_bp_cycles`), in this view as in the module's own forward.
+Only the last L cycles of a loop carry gradients (`L_bp_cycles`), in this view as in the module's own forward; hence
+'truncated_gradient'.
 """
 
 from __future__ import annotations
@@ -47,12 +49,12 @@ class _Hrm:
 
     def step(self, state: Tensor, context: _Context, loop: int) -> Tensor:
         low, high = state.chunk(2, dim=-1)
-        if loop > 1:  # H_0 alone did not come out of a stack
+        if loop > 1:  # H_0 is not the output of a stack, and has no norm to be applied
             low, high = self.core.L_module.final_norm(low), self.core.H_module.final_norm(high)
         recording = torch.is_grad_enabled()
-        silent = self.config.L_cycles - self._cycles_with_gradient(loop)
+        without_gradient = self.config.L_cycles - self._cycles_with_gradient(loop)
         for cycle in range(self.config.L_cycles):
-            with torch.set_grad_enabled(recording and cycle >= silent):
+            with torch.set_grad_enabled(recording and cycle >= without_gradient):
                 fast = _stack(self.core.L_module, low + high, context)
                 low = self.core.L_module.final_norm(fast)
         slow = _stack(self.core.H_module, high + low, context)
@@ -64,7 +66,7 @@ class _Hrm:
         return logits
 
     def set_loops(self, loops: int) -> Any:
-        """H_cycles, and the number of cache slots, which the configuration derives from it once, when it is built."""
+        """Set H_cycles and the number of cache slots, which the configuration derives from it only at construction."""
         slots = self.config.num_layers_per_stack * loops * (self.config.L_cycles + 1)
         return overridden(self.config, H_cycles=loops, num_hidden_layers=slots)
 
@@ -83,7 +85,7 @@ def _stack(stack: Any, state: Tensor, context: _Context) -> Tensor:
 
 
 def _cache_slots(cache: Any) -> int:
-    """Slots in use: loops * (L_cycles + 1) * layers a stack in a complete cache."""
+    """Slots in use: loops * (L_cycles + 1) * layers per stack in a complete cache."""
     return initialized(cache.layers)
 
 

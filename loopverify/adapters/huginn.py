@@ -1,17 +1,18 @@
 """Modules built like Huginn (Geiping et al. 2025, arXiv:2502.05171): prelude, a core block with injection, coda.
 
 H_0 is random and H_k is what the core block returns; the prelude's output is injected into every loop by
-`transformer.adapter`. A readout is norm, coda, norm, head: `transformer.ln_f` is called twice a readout whatever the
-loop count, and never in the loop, whose blocks end in a norm of their own. The latent states that the module returns
-are past `ln_f`; fed back as `input_states` they do not resume the run.
+`transformer.adapter`. A readout is norm, coda, norm, head: `transformer.ln_f` is called twice per readout for any loop
+count, and never in the loop, whose blocks end in norms of their own. The latent states that the module returns were
+taken after `ln_f`; passed back as `input_states`, they do not resume the run.
 
-Three traps of the module's own forward, and what is done about each here:
-1. The initial state is drawn anew at every call. It is pinned: the state of a position comes from a generator seeded
-   by (state_seed, position), so that it depends on neither batch, length nor chunking. With state_seed=None it stays
+Three traps of the module's own forward, and how this adapter avoids them:
+1. Every call draws a new initial state. Here the state of a position comes from a generator seeded by
+   (state_seed, position), so that it does not depend on batch, length or chunking. With state_seed=None it stays
    random, and "random_state" is declared.
-2. The loop count is sampled while training, and a plain number means "no gradients". The pair (0, loops) is passed.
-3. Positions start at 0 at every call and attention masks are ignored. Cached positions are passed; `embed_masked` is
-   not offered.
+2. The loop count is sampled in training mode, and a single number means "no gradients". Here the pair (0, loops) is
+   passed: no loops without and `loops` loops with gradients.
+3. Positions start at 0 at every call, and attention masks are ignored. Here the cached positions are passed, and
+   `embed_masked` is not offered.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class _Huginn:
         return output.logits, output.past_key_values
 
     def cache_slots(self, cache: Any) -> int:
-        """Slots of the core block that are in use: loops * core layers in a complete cache (the coda's are < 0)."""
+        """Slots of the core block in use, loops * core layers in a complete cache. The coda's have indices < 0."""
         return sum(index >= len(self.parts.prelude) for index in cache.key_cache)
 
     def paths(self) -> dict[str, Callable[[Tensor, int], Tensor]]:
@@ -78,14 +79,14 @@ class _Huginn:
         }
 
     def _run(self, tokens: Tensor, loops: int, past: int, **inputs: object) -> Any:
-        reached = past + torch.arange(tokens.shape[1], device=tokens.device)
+        positions = past + torch.arange(tokens.shape[1], device=tokens.device)
         state = self._initial(tokens, past, self.parts.wte.weight)
-        return self.module(tokens, input_states=state, num_steps=(0, loops), cache_position=reached, **inputs)
+        return self.module(tokens, input_states=state, num_steps=(0, loops), cache_position=positions, **inputs)
 
     def _initial(self, tokens: Tensor, past: int, like: Tensor) -> Tensor:
-        """The states of positions past..past+T-1, (B, T, D), with the dtype and device of `like`.
+        """The initial states of positions past..past+T-1, (B, T, D), with the dtype and device of `like`.
 
-        Pinned ones are drawn on the CPU by the module's own `initialize_state`; the global generator stays as it was.
+        Seeded ones are drawn on the CPU by the module's own `initialize_state`; the global generator is restored.
         """
         if self.state_seed is None:
             drawn: Tensor = self.module.initialize_state(like.new_zeros(*tokens.shape, like.shape[-1]))

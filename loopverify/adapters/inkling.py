@@ -1,9 +1,11 @@
-"""transformers' `inkling2_loop`: a run of layers repeated from the same start, each pass sent messages by the last.
+"""transformers' `inkling2_loop`: the same layers, passed several times from the same start, with messages in between.
 
-What one pass hands to the next, and the last one to the readout, is its residual blocks: the stream at each block
-boundary after the first, and at its end. H_k is these blocks side by side, (B, T, blocks * D), the end last. The first
-pass reads its start from H_0 (the pre-loop stream, once a block); every later pass starts from there again and meets
-H_{k-1} only in normalized messages. The layers after the loop attend, so a readout needs all tokens of a row.
+A loop is one pass. Each pass starts from the same stream, that before the loop; what it learns from the previous pass
+are messages, computed from that pass's residual blocks: the stream at each block boundary after the first, and at the
+end. So the state is not the stream but these blocks: H_k is their concatenation (B, T, blocks * D), the end last. H_0
+repeats the stream before the loop once per block; pass 1 takes its start from it and gets no messages. Later passes
+normalize the messages, so they read no scale from H_{k-1}. The layers after the loop attend, so a readout needs all
+tokens of a row ('contextual_readout').
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ __all__ = ["INKLING", "INKLING_VISION"]
 
 
 @dataclass(frozen=True, eq=False)
-class _Sight:
-    """What every layer needs to attend."""
+class _AttentionInputs:
+    """What every layer needs for its attention."""
 
     masks: dict[str, Any]
     distance: Tensor
@@ -34,11 +36,11 @@ class _Sight:
 
 @dataclass(frozen=True, eq=False)
 class _Context:
-    sight: _Sight
+    attention: _AttentionInputs
     start: Tensor
     """The stream (B, T, D) from which every pass starts."""
     blocks: Tensor
-    """The residual blocks (B, T, blocks before the loop, D) that are there when a pass starts."""
+    """The residual blocks (B, T, blocks before the loop, D) that exist when a pass starts."""
 
 
 class _Inkling:
@@ -55,28 +57,30 @@ class _Inkling:
         positions = positions_of(tokens, mask)
         columns = torch.arange(tokens.shape[1], device=tokens.device)
         masks = attention_masks(self.config, embedded, mask, positions)
-        sight = _Sight(masks, columns[:, None] - columns[None, :], positions)
+        attention = _AttentionInputs(masks, columns[:, None] - columns[None, :], positions)
         none = embedded.new_zeros(*embedded.shape[:-1], 0, embedded.shape[-1])
-        start, blocks = _run(self.before, embedded, none, sight)
+        start, blocks = _run(self.before, embedded, none, attention)
         carried = sum(bool(layer.is_block_boundary) for layer in self.looped)
-        return start.repeat(1, 1, carried), _Context(sight, start, blocks)
+        return start.repeat(1, 1, carried), _Context(attention, start, blocks)
 
     def step(self, state: Tensor, context: _Context, loop: int) -> Tensor:
-        sent = self._blocks(state)
+        previous = self._blocks(state)
         if loop == 1:
-            stream, blocks = _run(self.looped, sent[..., -1, :], context.blocks, context.sight)
+            stream, blocks = _run(self.looped, previous[..., -1, :], context.blocks, context.attention)
         else:
             indices = range(len(self.looped))
-            messages = (self.core.message_input(sent[..., :-1, :], sent[..., -1, :], index) for index in indices)
-            stream, blocks = _run(self.looped, context.start, context.blocks, context.sight, messages)
-        # The first block that a pass appends is its start, which the next pass has from the context.
+            messages = (
+                self.core.message_input(previous[..., :-1, :], previous[..., -1, :], index) for index in indices
+            )
+            stream, blocks = _run(self.looped, context.start, context.blocks, context.attention, messages)
+        # The first block that a pass appends is its own start, which the context holds already.
         own = blocks[..., context.blocks.shape[-2] + 1 :, :]
         return torch.cat([own, stream.unsqueeze(-2)], dim=-2).flatten(-2)
 
     def readout(self, state: Tensor, context: _Context, loop: int, loops: int) -> Tensor:
         own = self._blocks(state)
         blocks = torch.cat([context.blocks, context.start.unsqueeze(-2), own[..., :-1, :]], dim=-2)
-        stream, blocks = _run(self.after, own[..., -1, :], blocks, context.sight)
+        stream, blocks = _run(self.after, own[..., -1, :], blocks, context.attention)
         stream = self.core.final_input(blocks, stream)[0]
         logits: Tensor = self.softcap(self.head(self.core.norm(stream).to(state.dtype)).float())
         return logits
@@ -91,19 +95,19 @@ class _Inkling:
 
 
 def _run(
-    layers: Any, stream: Tensor, blocks: Tensor, sight: _Sight, messages: Iterable[Tensor] | None = None
+    layers: Any, stream: Tensor, blocks: Tensor, attention: _AttentionInputs, messages: Iterable[Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Apply layers in order; the stream that enters a block boundary becomes a residual block."""
-    sent = [{}] * len(layers) if messages is None else ({"messages": message} for message in messages)
-    for layer, message in zip(layers, sent, strict=True):
+    keywords = [{}] * len(layers) if messages is None else ({"messages": message} for message in messages)
+    for layer, keyword in zip(layers, keywords, strict=True):
         following = layer(
             stream,
             blocks,
-            **message,
-            attention_mask=sight.masks[layer.attention_type],
-            relative_distance=sight.distance,
-            conv_mask=sight.masks["linear_attention"],
-            position_ids=sight.positions,
+            **keyword,
+            attention_mask=attention.masks[layer.attention_type],
+            relative_distance=attention.distance,
+            conv_mask=attention.masks["linear_attention"],
+            position_ids=attention.positions,
         )
         if layer.is_block_boundary:
             blocks = torch.cat([blocks, stream.unsqueeze(-2)], dim=-2)
@@ -120,7 +124,7 @@ def _build(module: Any, core: Any, options: Options) -> Looped:
         readout=view.readout,
         trained_loops=options.loops(view.config.loop_num_passes),
         name=options.name or "inkling2_loop",
-        vocab_size=view.head.out_features,  # the embedding may be padded beyond it
+        vocab_size=view.head.out_features,  # the embedding may have further, unused rows
         module=module,
         embed_masked=view.embed_masked,
         decode=own.decode,

@@ -20,11 +20,11 @@ LoopSetting = Callable[[int], AbstractContextManager[None]]
 
 @dataclass(frozen=True, kw_only=True)
 class OwnForward:
-    """The module's own forward, run for a chosen number of loops: an independent way to the last exit."""
+    """The module's own forward for a chosen number of loops: the last exit without this package's driver."""
 
     module: nn.Module
     set_loops: LoopSetting
-    """set_loops(loops): a context within which the module runs that many loops."""
+    """set_loops(loops): a context manager inside which the module runs that many loops."""
 
     def plain(self, tokens: Tensor, loops: int) -> Tensor:
         """tokens (B, T) -> logits (B, T, V), without cache or labels."""
@@ -39,13 +39,13 @@ class OwnForward:
         return self.decode(tokens, None, loops)[0]
 
     def decode(self, tokens: Tensor, cache: Any, loops: int) -> tuple[Tensor, Any]:
-        """tokens (B, t) after those that `cache` holds -> logits (B, t, V) and the cache that now holds them too."""
+        """tokens (B, t) after those that `cache` holds -> logits (B, t, V) and the cache with these tokens added."""
         with self.set_loops(loops):
             output = self.module(input_ids=tokens, cache=cache, use_cache=True)
         return output.logits, output.cache
 
     def paths(self) -> dict[str, Callable[[Tensor, int], Tensor]]:
-        """The ways to the logits of the last exit, by name."""
+        """Functions that compute the logits of the last exit, by name."""
         return {"forward": self.plain, "forward_with_labels": self.with_labels, "cached_prefill": self.prefill}
 
     def _run(self, loops: int, **inputs: object) -> Tensor:
@@ -55,17 +55,17 @@ class OwnForward:
 
 
 def positions_of(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """Positions (1, T), or (B, T) under a mask (B, T): there they count from the first real token of a row."""
+    """Positions (1, T), or (B, T) under a mask (B, T): then they count from the first real token of each row."""
     if mask is None:
         return torch.arange(tokens.shape[1], device=tokens.device)[None]
     return (mask.long().cumsum(1) - 1).clamp_min(0)
 
 
 def attention_masks(config: Any, embedded: Tensor, mask: Tensor | None, positions: Tensor) -> dict[str, Any]:
-    """The masks that transformers itself would build, by the kind of layer that asks for them.
+    """The masks that transformers itself would build, by the type of layer that uses them.
 
-    `embedded` is (B, T, D); `mask` is (B, T) bool, True at real tokens; `positions` as of `positions_of`. What a mask
-    is depends on the module's attention implementation: None, a tensor, or a block mask.
+    `embedded` is (B, T, D); `mask` is (B, T) bool, True at real tokens; `positions` come from `positions_of`. The
+    type of a mask depends on the module's attention implementation: None, a tensor, or a block mask.
     """
     try:
         masking = importlib.import_module("transformers.masking_utils")
@@ -91,5 +91,5 @@ def attention_masks(config: Any, embedded: Tensor, mask: Tensor | None, position
 
 
 def initialized(layers: Any) -> int:
-    """How many of these cache layers hold something."""
+    """How many of these cache layers hold keys and values."""
     return sum(bool(layer.is_initialized) for layer in layers)

@@ -1,16 +1,18 @@
 """Modules built like Ouro (Zhu et al. 2025, arXiv:2510.25741): a decoder stack applied `total_ut_steps` times.
 
-`model.norm` ends every loop; its output is decoded, gates the exit and starts the next loop. So it is loop boundary
-and readout at once, and the module keeps normalized states only. H_k is taken before it, and the norm is applied where
-the state is next used: by the readout, the gate and loops 2..K (loop 1 starts from the embedding as it is).
+`model.norm` ends every loop, and its output has three uses: it is decoded, it feeds the exit gate, and it starts the
+next loop. One norm is loop boundary and readout norm, and the module keeps normalized states only. Here H_k is taken
+before the norm, which is applied where the state is next used: by the readout, the gate and loops 2..K. Loop 1 starts
+from the embedding without a norm ('uneven_loops').
 
 With labels, the module returns logits averaged over its exits; without, those of the exit that its threshold selects,
-the last one at the default threshold of 1. The path `forward_with_labels` is declared although it differs.
+the last one at the default threshold of 1. The path `forward_with_labels` is listed nevertheless; the view declares
+'labels_mix_exits'.
 
-Exit probabilities are formed in the dtype of the gate's output, as the module forms them. Each exit but the last rounds
-twice, so in a unit roundoff u they sum to 1 within (1 + u)^(2 (K - 1)) - 1: for K = 4 to 2.4 % in bfloat16, 4e-7 in
-float32. A threshold means no more than that, which check `exit_half_precision` therefore finds to be a fault; a gate
-that computes in float32 whatever the dtype of the states has none.
+Exit probabilities are computed in the dtype of the gate's output, as the module does. Each exit but the last rounds
+twice, so with unit roundoff u they sum to 1 within (1 + u)^(2 (K - 1)) - 1: for K = 4, 2.4 % in bfloat16 and 4e-7 in
+float32. A threshold is no more precise than that, so check `exit_half_precision` fails in bfloat16; it passes for a
+gate that computes in float32 regardless of the states' dtype.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ __all__ = ["OURO"]
 @dataclass(frozen=True, eq=False)
 class _Context:
     mask: Tensor
-    """(B or 1, 1, T, T), added to the attention scores: 0 where a token may look, the lowest number elsewhere."""
+    """(B or 1, 1, T, T), added to the attention scores: 0 where a token may attend, the lowest number elsewhere."""
     rope: Any
     positions: Tensor
 
@@ -89,24 +91,24 @@ class _Ouro:
         }
 
     def _run(self, loops: int, **inputs: object) -> Any:
-        # The module copies the count when it is built, its cache reads the configuration: set both or neither works.
+        # The module copies the loop count at construction, its cache reads the configuration: both must be set.
         with overridden(self.core, self.core.config, total_ut_steps=loops):
             return self.module(**inputs)
 
 
 def _added_mask(state: Tensor, mask: Tensor | None) -> Tensor:
-    """An explicit causal mask: with none, eager attention would look ahead."""
+    """An explicit causal mask: without one, eager attention would attend to later tokens."""
     T = state.shape[1]
     visible = torch.ones(T, T, dtype=torch.bool, device=state.device).tril()[None, None]
     if mask is not None:
-        # A padding token looks at itself, so that its softmax has something to sum over.
+        # A padding token attends to itself: an empty row would make its softmax 0 / 0.
         visible = visible & (mask[:, None, None, :] | torch.eye(T, dtype=torch.bool, device=state.device))
     unseen = torch.zeros(visible.shape, dtype=state.dtype, device=state.device)
     return unseen.masked_fill(~visible, torch.finfo(state.dtype).min)
 
 
 def _cache_slots(cache: Any) -> int:
-    """Slots in use: loops * layers in a complete cache."""
+    """Slots in use; a complete cache has loops * layers of them."""
     return sum(keys is not None for keys in cache.key_cache)
 
 
@@ -114,12 +116,12 @@ def _build(module: Any, options: Options) -> Looped:
     attention = getattr(module.model.config, "_attn_implementation", None)
     if attention not in (None, "eager", "sdpa"):
         raise InputError(
-            f"the module attends by {attention!r}; expected 'sdpa' or 'eager', whose masks can be given explicitly. "
-            "Load it with attn_implementation='sdpa'"
+            f"the module's attention implementation is {attention!r}; expected 'sdpa' or 'eager', which accept an "
+            "explicit mask. Load it with attn_implementation='sdpa'"
         )
     kinds = {getattr(layer, "attention_type", "full_attention") for layer in module.model.layers}
     if kinds != {"full_attention"}:
-        raise InputError(f"the layers attend by {sorted(kinds)}; expected 'full_attention' only for this architecture")
+        raise InputError(f"the layers use {sorted(kinds)}; expected only 'full_attention' for this architecture")
     view = _Ouro(module)
     return Looped(
         embed=view.embed,

@@ -1,4 +1,4 @@
-"""Any module by the paths of its parts: `adapt(module, embed="tok", block="layers", head="lm_head", ...)`."""
+"""Adapt any module by the paths of its parts: `adapt(module, embed="tok", block="layers", head="lm_head", ...)`."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class Parts:
     block: str
     """One loop: a module, or a ModuleList applied in order."""
     head: str
-    """(B, T, D) -> logits (B, T, V); an nn.Embedding stands for its own transpose (a tied head)."""
+    """(B, T, D) -> logits (B, T, V); an nn.Embedding is applied transposed (a tied head)."""
     readout_norm: str | None = None
     """Applied before the head."""
     loop_norm: str | None = None
-    """Applied to the state at the end of every loop. The path of the readout norm says that one application serves
-    both the readout and the next loop (as in Ouro); the state is then taken before it."""
+    """Applied to the state at the end of every loop. If this is also the path of the readout norm, one application
+    serves both the readout and the next loop (as in Ouro), and the state is taken before it."""
     call: CallBlock | None = None
-    """call(module, state, context) -> the module's result, for a block that takes more than the state."""
+    """call(module, state, context) -> the module's result, for a block that takes other arguments than the state."""
     context: BuildContext | None = None
-    """context(tokens (B, T), H_0) -> what `call` needs besides: masks, rotary tables, positions."""
+    """context(tokens (B, T), H_0) -> what else `call` needs: masks, rotary tables, positions."""
 
 
 def by_parts(module: nn.Module, parts: Parts, trained_loops: int, name: str | None) -> Looped:
     """The `Looped` view of `module` that `parts` describes.
 
     Raises:
-        InputError: a path leads nowhere, or to something that is no module.
+        InputError: a path does not exist, or does not lead to a module.
     """
     view = _View(module, parts)
     return Looped(
@@ -92,7 +92,7 @@ class _View:
 
 
 def _first(result: Any) -> Tensor:
-    """A module that returns (hidden, ...) means its first element."""
+    """The state: the first element of a result (hidden, ...), or the result itself."""
     first: Tensor = result[0] if isinstance(result, tuple) else result
     return first
 
@@ -105,7 +105,7 @@ def find_part(module: nn.Module, path: str, role: str) -> nn.Module:
     """The module at a dotted path inside `module`.
 
     Raises:
-        InputError: naming the step of the path that fails, and what is there instead.
+        InputError: the path does not exist; the message names the step that fails and what exists there.
     """
     here: Any = module
     done: list[str] = []

@@ -1,13 +1,14 @@
 """The conformance suite of looped models: one generator of checks, three doors.
 
 - `check_looped_model(model)` runs every check and needs no pytest;
-- `@parametrize_with_checks([model])` turns `def test_mine(model, check): check(model)` into a test for each;
-- `pytest --pyargs loopverify.checks --looped-model pkg.mod:factory` does so without a test of your own.
+- `@parametrize_with_checks([model])` turns `def test_mine(model, check): check(model)` into one test per check;
+- `pytest --pyargs loopverify.checks --looped-model pkg.mod:factory` does the same without a test file.
 
-A check is a function of a subject (a model with tokens of its own) to a finding. A failure names the fault, the value
-and its limit, the likely cause and the remedy. Limits are what rounding in the model's dtype explains, measured on the
-model itself by disturbing its states. What a model cannot do is skipped; what it admits to (`TRAITS`) is explained,
-and contradicted when it is not so.
+A check maps a subject (a model with tokens drawn for it) to a finding. A failure names the fault, the value and its
+limit, the likely cause and the remedy. Limits are what rounding in the model's dtype explains, measured on the model
+itself by perturbing its states (see `checks.subject`). A check whose parts the model lacks is skipped. A model may
+declare a trait (`TRAITS`) that explains a failure: the check is then skipped, and fails if the model does not show the
+trait.
 """
 
 from __future__ import annotations

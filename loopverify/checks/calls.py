@@ -1,6 +1,7 @@
-"""Watch the calls of modules, whoever holds them, without a hook on the model itself.
+"""Count and record calls of modules without a hook on the model itself.
 
-The hooks are torch's global ones: they see every module that is called, and nothing is registered on the model.
+The hooks are torch's global ones. They see every module that is called, also those that a `Looped` holds in closures,
+and nothing is registered on the model.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["Call", "counted", "recorded"]
 
 @contextmanager
 def counted() -> Iterator[Counter[nn.Module]]:
-    """The calls of every `nn.Module` inside the block."""
+    """The number of calls of every `nn.Module` inside the with block."""
     calls: Counter[nn.Module] = Counter()
 
     def count(module: nn.Module, arguments: Any) -> None:
@@ -43,8 +44,8 @@ class Call:
 
 @contextmanager
 def recorded(which: Callable[[nn.Module], bool] = lambda module: True) -> Iterator[list[Call]]:
-    """The calls inside the block, in order, of modules that map a floating tensor, passed alone by position or by name,
-    to one of its shape; of these modules only those for which `which` holds. Tensors are detached."""
+    """The calls inside the with block, in order, of modules that map their only argument, a floating tensor, to a
+    tensor of the same shape. Only modules for which `which` returns True are recorded; tensors are detached."""
     calls: list[Call] = []
 
     def record(module: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any], result: Any) -> None:

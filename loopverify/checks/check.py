@@ -1,4 +1,4 @@
-"""A check: one function of a subject to a finding, with what it needs and which traits explain its failure."""
+"""A check: one function of a subject to a finding, with its requirements and the traits that explain its failure."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class Check:
 
     id: str
     catches: str
-    """The fault that the check finds, in one line."""
+    """The fault that the check detects, in one line."""
     function: Callable[[Subject], Finding]
     needs: tuple[str, ...] = ()
-    """Optional parts of `Looped` without which there is nothing to check."""
+    """Optional parts of `Looped` that the check requires; without them it is skipped."""
     decides: str | None = None
-    """The trait whose truth this check decides: declared, a failure is explained and a success contradicts it."""
+    """The trait that this check decides: if it is declared, a failure is explained, and a success contradicts it."""
     explained_by: frozenset[str] = frozenset()
     """Further traits that explain a failure."""
     presupposes: tuple[Check, ...] = ()
-    """Checks that name a fault under which this one could only speak in misleading words: where one of them fails,
-    this one is skipped and points there."""
+    """Checks for faults under which a message of this one would mislead: if one of them fails, this one is skipped and
+    refers to it."""
 
     def run(self, model: Looped | nn.Module) -> CheckResult:
-        """The result of the check on `model`, which is left as it was. A crash is a result, too: status 'error'.
+        """The result of the check on `model`, which is left unchanged. An exception inside it gives status 'error'.
 
         Raises:
-            InputError: no `Looped`, nor a module that `loopverify.adapt` recognizes.
+            InputError: `model` is neither a `Looped` nor a module that `loopverify.adapt` recognizes.
         """
         looped = adapt(model)
         try:
@@ -57,7 +57,7 @@ class Check:
             ConformanceError: the property does not hold.
             NotApplicableError: the check does not apply.
         """
-        __tracebackhide__ = True  # pytest shows the line of the test, which says more than this one
+        __tracebackhide__ = True  # pytest then shows the line of the test instead of this one
         result = self._examine(adapt(model))
         if result.status == "skipped":
             raise NotApplicableError(result.message)
@@ -78,11 +78,11 @@ class Check:
             except NotApplicableError as skip:
                 return self._skip(model, str(skip))
             except UnsoundRunError as error:
-                return self._skip(model, f"no trajectory to look at, see check {error.check}: {error}")
+                return self._skip(model, f"no valid trajectory, see check {error.check}: {error}")
             except InPlaceStepError as error:
-                return self._skip(model, f"no trajectory to look at, see check state_memory: {error}")
+                return self._skip(model, f"no valid trajectory, see check state_memory: {error}")
             except GradientCutError as error:
-                return self._skip(model, f"no gradient to look at, see check state_gradient: {error}")
+                return self._skip(model, f"no gradient, see check state_gradient: {error}")
         return self._judge(finding, subject, declared)
 
     def _require(self, subject: Subject) -> None:
@@ -92,7 +92,7 @@ class Check:
             except UnsoundRunError:
                 raise
             except Exception:
-                continue  # it says so itself when its turn comes
+                continue  # that check reports its own exception
             if not finding.held:
                 raise NotApplicableError(f"not tested, see check {earlier.id}: {finding.message}")
 
@@ -137,7 +137,7 @@ def check(
     explained_by: tuple[str, ...] = (),
     presupposes: tuple[Check, ...] = (),
 ) -> Callable[[Callable[[Subject], Finding]], Check]:
-    """Make a function of a subject a check: its name is the id, the first paragraph of its docstring the fault."""
+    """Make a check from a function of a subject. Its name is the id, the first paragraph of its docstring the fault."""
     known_traits([*explained_by, *([decides] if decides else [])])
 
     def make(function: Callable[[Subject], Finding]) -> Check:

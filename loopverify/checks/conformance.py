@@ -1,4 +1,4 @@
-"""The conformance suite: one generator of checks, and two of its three doors (the third is the pytest plugin)."""
+"""The conformance suite: the list of checks, and two of three ways to run it (the third is the pytest plugin)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ CHECKS: Mapping[str, Check] = {
     entry.id: entry
     for theme in (*recurrence.THEMES, *sequence.THEMES, *readout.THEMES)
     for entry in vars(theme).values()
-    if isinstance(entry, Check) and entry.function.__module__ == theme.__name__  # not one that another presupposes
+    if isinstance(entry, Check) and entry.function.__module__ == theme.__name__  # not one imported for `presupposes`
 }
 """Every check by its id, theme by theme."""
 
 
 def checks_for(model: Looped | nn.Module) -> Iterator[Check]:
-    """The checks of a model, each to be called with it. Those that do not apply say so when they are run.
+    """The checks of a model, each to be called with it. Those that do not apply are skipped when they run.
 
     Raises:
-        InputError: the model is no `Looped` and of no known architecture, or declares a trait that does not exist.
+        InputError: the model is neither a `Looped` nor of known architecture, or declares an unknown trait.
     """
     known_traits(adapt(model).declares)
     yield from CHECKS.values()
@@ -42,18 +42,18 @@ def check_looped_model(
     expected_failures: Mapping[str, str] | None = None,
     on_fail: Literal["raise", "return"] = "raise",
 ) -> list[CheckResult]:
-    """Run the conformance suite on a model, which is left as it was.
+    """Run the conformance suite on a model, which is left unchanged.
 
     Args:
         model: a `Looped`, or a module that `loopverify.adapt` recognizes.
-        expected_failures: check id -> why it is known to fail. Such a check ends as 'xfailed', and as 'xpassed' when
-            it passes after all.
+        expected_failures: check id -> the reason why it is known to fail. Such a check ends as 'xfailed', or as
+            'xpassed' if it passes.
         on_fail: 'return' gives all results; 'raise' raises when one is 'failed', 'error' or 'xpassed' (an expectation
             that no longer holds).
 
     Raises:
         ConformanceError: with on_fail='raise', naming every failure at once.
-        InputError: an unknown check id, an expectation without a reason, an unknown trait or on_fail.
+        InputError: an unknown check id, an expected failure without a reason, an unknown trait or on_fail.
     """
     if on_fail not in ("raise", "return"):
         raise unknown("on_fail", on_fail, ("raise", "return"))
@@ -78,7 +78,7 @@ def _reasons(expected_failures: Mapping[str, str] | None) -> Mapping[str, str]:
         if name not in CHECKS:
             raise unknown("check", name, CHECKS)
         if not isinstance(reason, str) or not reason.strip():
-            raise InputError(f"expected_failures[{name!r}] is {reason!r}; expected the reason why it fails, in words")
+            raise InputError(f"expected_failures[{name!r}] is {reason!r}; expected the reason why it fails, as text")
     return expected
 
 
@@ -89,7 +89,7 @@ def _expect(result: CheckResult, expected: Mapping[str, str]) -> CheckResult:
     if result.status == "failed":
         return replace(result, status="xfailed", message=f"expected ({reason}): {result.message}")
     if result.status == "passed":
-        message = f"expected to fail ({reason}), and passes: {result.message}. Remove it from expected_failures."
+        message = f"expected to fail ({reason}), but passes: {result.message}. Remove it from expected_failures."
         return replace(result, status="xpassed", message=message)
     return result
 
@@ -100,10 +100,10 @@ def parametrize_with_checks(
     """Decorate `def test_mine(model, check): check(model)` so that pytest runs it for every model and every check.
 
     Test ids read 'model-check', so that -k selects either. A check that does not apply is skipped; one in
-    `expected_failures` (id -> why) is marked xfail, as strict as pytest's `xfail_strict` says.
+    `expected_failures` (id -> why) is marked xfail, as strict as pytest's `xfail_strict` requires.
 
     Raises:
-        InputError: no models, or as `check_looped_model`.
+        InputError: no models, or for the reasons given at `check_looped_model`.
     """
     import pytest
 
@@ -133,7 +133,7 @@ def cases(models: Sequence[Looped | nn.Module], expected_failures: Mapping[str, 
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Names with a number behind those that occur more than once."""
+    """The names, numbered where one occurs more than once."""
     return [
         f"{name}{names[:index].count(name) + 1}" if names.count(name) > 1 else name for index, name in enumerate(names)
     ]

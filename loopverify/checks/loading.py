@@ -26,13 +26,13 @@ def load_model(reference: str, search: Path | None = None) -> Looped:
     """The model behind 'pkg.mod:factory' or 'file.py:factory'.
 
     Args:
-        reference: a module or a file and, behind a colon, a function without arguments that returns a `Looped` or a
-            module that `loopverify.adapt` recognizes; or such an object itself. Dots reach into objects.
-        search: a folder that is looked through first, as the current one is by `python -m`; files are relative to it.
+        reference: a module or a file and, after a colon, a function without arguments that returns a `Looped` or a
+            module that `loopverify.adapt` recognizes; or such an object itself. Dots access attributes.
+        search: a folder that is searched first, as `python -m` does with the current one; files are relative to it.
 
     Raises:
-        InputError: no such form, module, file or name, a factory that fails or wants arguments, or a result of another
-            kind.
+        InputError: a malformed reference, a missing module, file or name, a factory that fails or requires arguments,
+            or a result that is not a model.
     """
     source, colon, path = reference.rpartition(":")
     if not (source and colon and path):
@@ -40,9 +40,9 @@ def load_model(reference: str, search: Path | None = None) -> Looped:
     found: object = _import(source, reference, search)
     for name in path.split("."):
         if not hasattr(found, name):
-            raise InputError(f"model {reference!r}: {source} has no {path!r}; expected a factory of that name")
+            raise InputError(f"model {reference!r}: {source} has no {path!r}; expected a factory with this name")
         found = getattr(found, name)
-    # A module is callable, too; an instance is the model itself.
+    # An nn.Module is callable as well; an instance is the model itself.
     if not isinstance(found, (Looped, nn.Module)):
         found = _call(found, reference)
     if not isinstance(found, (Looped, nn.Module)):
@@ -51,7 +51,7 @@ def load_model(reference: str, search: Path | None = None) -> Looped:
 
 
 def raised(error: BaseException) -> str | None:
-    """The last line of a traceback and where in the user's own code it came from; None when none of it is theirs."""
+    """The last line of a traceback and the user's line that caused it; None if no line of it is the user's."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_the_users(frame.filename)]
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg}, at {error.filename}:{error.lineno}"
@@ -61,8 +61,8 @@ def raised(error: BaseException) -> str | None:
 
 
 def _last_line(error: BaseException) -> str:
-    """Of a traceback: the type, and what it says if it says anything."""
-    return f"{type(error).__name__}: {told}" if (told := str(error).strip()) else type(error).__name__
+    """The type of an exception, and its message if it has one."""
+    return f"{type(error).__name__}: {message}" if (message := str(error).strip()) else type(error).__name__
 
 
 def _is_the_users(file: str) -> bool:
@@ -79,20 +79,20 @@ def _import(source: str, reference: str, search: Path | None) -> object:
             sys.path.insert(0, folder)
         return importlib.import_module(source)
     except ImportError as error:
-        told = raised(error) or str(error) or type(error).__name__
+        reason = raised(error) or str(error) or type(error).__name__
         raise InputError(
-            f"model {reference!r}: cannot import {source!r} ({told}); expected a module that Python "
+            f"model {reference!r}: cannot import {source!r} ({reason}); expected a module that Python "
             "finds from the current folder or an installed package"
         ) from error
     except OSError as error:
         raise InputError(f"model {reference!r}: cannot read {source}: {error.strerror or error}") from error
-    except (Exception, SystemExit) as error:  # an unguarded sys.exit() must not pass for a verdict
-        told = raised(error) or _last_line(error)
-        raise InputError(f"model {reference!r}: importing {source} raised {told}") from error
+    except (Exception, SystemExit) as error:  # an unguarded sys.exit() must not set our exit status
+        reason = raised(error) or _last_line(error)
+        raise InputError(f"model {reference!r}: importing {source} raised {reason}") from error
 
 
 def _import_file(path: Path) -> ModuleType:
-    # Its neighbors are importable, as they are for `python file.py`.
+    # Modules in its folder can be imported, as for `python file.py`.
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     name = path.stem if path.stem not in sys.modules else f"{path.stem} of {path.parent}"
@@ -100,7 +100,7 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and the like look themselves up there
+    sys.modules[name] = module  # dataclasses look up their module there
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -115,5 +115,5 @@ def _call(factory: object, reference: str) -> object:
     try:
         return factory()
     except (Exception, SystemExit) as error:
-        told = raised(error) or _last_line(error)
-        raise InputError(f"model {reference!r}: the factory, called without arguments, raised {told}") from error
+        reason = raised(error) or _last_line(error)
+        raise InputError(f"model {reference!r}: the factory, called without arguments, raised {reason}") from error

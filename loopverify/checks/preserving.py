@@ -1,4 +1,4 @@
-"""Leave the caller's model, and the caller's random numbers, as they were found."""
+"""Restore the caller's model and random state after a check."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["preserved", "same", "tensors_of"]
 
 @contextmanager
 def preserved(model: Looped, seed: int) -> Iterator[None]:
-    """As `loopverify.readonly.untouched`, for models that may be at fault: parameters and Python's random state, too.
+    """`loopverify.readonly.untouched` for faulty models: it also restores parameters and Python's random state.
 
-    Values are compared with copies: a change through `.data` leaves no trace in version counters. Gradients need no
-    care, since checks never accumulate any.
+    Parameters are compared with copies, since a change through `.data` does not increase version counters. Gradients
+    are not restored, since checks never accumulate any.
     """
     parameters = [(parameter, parameter.detach().clone()) for parameter in model.parameters()]
     python_state = random.getstate()

@@ -1,4 +1,4 @@
-"""What a check finds and what a run of it ends with, as frozen records; and the two exceptions that carry them."""
+"""Frozen records of what a check found and how its run ended, and the exceptions that carry them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Relation = Literal["<=", ">="]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a check measured, whether it held, and the words for it."""
+    """What a check measured, whether the property held, and the message."""
 
     held: bool
     message: str
@@ -43,33 +43,33 @@ class CheckResult:
     """How one check of one model ended."""
 
     id: str
-    """The name of the check, as `expected_failures` and pytest's -k know it."""
+    """The name of the check, as used in `expected_failures` and pytest's -k."""
     model: str
     status: Status
     message: str
-    """What was found; for a failure the fault, its likely cause and the remedy; for a skip the reason."""
+    """What was found. A failure names the fault, its likely cause and the remedy; a skip its reason."""
     value: float | None = None
     """What was measured, in `unit`; None when the check measures nothing."""
     limit: float | None = None
-    """What `value` may be, in the same unit."""
+    """The bound on `value`, in the same unit."""
     unit: str = ""
     relation: Relation = "<="
-    """How `value` must stand to `limit`."""
+    """The required relation of `value` to `limit`."""
     dtype: str = ""
-    """Of the states."""
+    """dtype of the states."""
     device: str = ""
     seed: int = 0
-    """Of the tokens and perturbations that the check drew."""
+    """Seed of the tokens and perturbations that the check drew."""
 
     @property
     def margin(self) -> float | None:
-        """How far `value` is on the good side of `limit`, in `unit`; negative for a failure."""
+        """Distance of `value` from `limit` on the passing side, in `unit`; negative for a failure."""
         if self.value is None or self.limit is None:
             return None
         return self.limit - self.value if self.relation == "<=" else self.value - self.limit
 
     def to_dict(self) -> dict[str, object]:
-        """The record for JSON, with its margin. Infinities and NaN become strings, which JSON can hold."""
+        """The record for JSON, with its margin. Infinities and NaN, which JSON lacks, become strings."""
         return plain_dict({**asdict(self), "margin": self.margin})
 
     def __str__(self) -> str:
@@ -77,11 +77,11 @@ class CheckResult:
 
 
 class NotApplicableError(LoopverifyError, unittest.SkipTest):
-    """A check does not apply; the message says why. Test runners, pytest among them, report it as a skip."""
+    """A check does not apply; the message says why. Test runners such as pytest report it as a skip."""
 
 
 class UnsoundRunError(LoopverifyError):
-    """A run of the model's own is nothing to compare with; `check` is the id of the check that names the fault."""
+    """The model's own run is invalid as a reference; `check` is the id of the check that names the fault."""
 
     def __init__(self, message: str, check: str) -> None:
         super().__init__(message)
@@ -97,12 +97,12 @@ class ConformanceError(LoopverifyError, AssertionError):
 
 
 def at_most(value: float, limit: float, unit: str, *, fault: str, cause: str, remedy: str, note: str = "") -> Finding:
-    """The finding that `value` is at most `limit`. NaN is not."""
+    """The finding that `value` is at most `limit`; NaN fails."""
     return _bounded(value <= limit, value, limit, unit, "<=", fault, cause, remedy, note)
 
 
 def at_least(value: float, limit: float, unit: str, *, fault: str, cause: str, remedy: str, note: str = "") -> Finding:
-    """The finding that `value` is at least `limit`. NaN is not."""
+    """The finding that `value` is at least `limit`; NaN fails."""
     return _bounded(value >= limit, value, limit, unit, ">=", fault, cause, remedy, note)
 
 
@@ -126,7 +126,7 @@ def _bounded(
 
 
 def first_failing(findings: Iterable[Finding]) -> Finding:
-    """The first of `findings` that does not hold, without looking further; else the last one."""
+    """The first of `findings` that does not hold, without evaluating further ones; the last one if all hold."""
     last = None
     for last in findings:
         if not last.held:

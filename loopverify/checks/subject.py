@@ -1,4 +1,13 @@
-"""A model under check, with inputs of its own and a measure of what rounding alone can do to it."""
+"""A model under check, with tokens drawn for it, and limits for comparisons of its runs.
+
+Most checks compare two runs that should agree but round differently: a chunk and the whole, a row alone and in a batch,
+with and without a cache. How far may they differ? No constant suffices: rounding errors grow with depth and with the
+gain of the model, and a limit with room for every model misses faults of well-behaved ones. So the limit is measured on
+the model: every state of a run is perturbed by noise as large as the rounding of one matrix product (`rounding`), and
+the largest change of a state or of logits (`response`), times `SAFETY`, is the limit. A fault must therefore exceed
+what rounding does to this model in its own dtype. Where that is so much that a comparison is meaningless (bfloat16),
+the check is skipped instead of passed.
+"""
 
 from __future__ import annotations
 
@@ -17,39 +26,39 @@ from loopverify.looped import Looped, Trace, unroll
 __all__ = ["SAFETY", "SEED", "Subject", "exactly", "gap", "pin", "rms", "rounding", "token_gaps"]
 
 SEED = 0
-"""Of everything that a check draws, so that a result repeats."""
+"""Seed of everything that a check draws, so that results are reproducible."""
 BATCH, TOKENS = 3, 10
 SAFETY = 16.0
-"""How far beyond the measured effect of one perturbation another order of summation may lead: the largest of a few
-hundred tokens, over several operations a loop, against one draw."""
+"""Factor between the measured effect of one perturbation and the limit. One random draw stands for several operations
+per loop, and the limit must hold for the worst of a few hundred tokens."""
 TOO_COARSE = 0.1
-"""Relative. Where rounding alone may change a result by more than this, a comparison says nothing."""
+"""Relative. If rounding alone may change a result by more than this, a comparison is meaningless."""
 
 
 def pin(seed: int = SEED) -> None:
-    """Pin the global random numbers. torch.manual_seed would also leave a seed behind, and a stack trace at every call,
-    for a CUDA that has not started yet."""
+    """Seed the global random generators. (torch.manual_seed would also queue a seed, with a stack trace, for a CUDA
+    that is not initialized.)"""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
 
 
 class Subject:
-    """A model, tokens drawn for it, and how it is run: in eval mode, with the global random state pinned."""
+    """A model, tokens drawn for it, and runs of it in eval mode with the global random state seeded."""
 
     def __init__(self, model: Looped) -> None:
         self.model = model
         first = next(model.parameters(), None)
         self.device = first.device if first is not None else torch.device("cpu")
         self.generator = torch.Generator().manual_seed(SEED)
-        # Without the step, whose faults are for the checks to name.
+        # The step is left out here: its faults are for the checks to report.
         idle = replace(model, step=lambda state, context, loop: state)
         probe = self.unroll(torch.zeros(1, 1, dtype=torch.int64, device=self.device), loops=1, model=idle)
         self.dtype = probe.states[0].dtype
         self.width = probe.states[0].shape[-1]
         self.vocab_size = model.vocab_size or _vocabulary(probe.logits(1))
         self.tokens = self.draw(BATCH, TOKENS)
-        # Enough loops to tell the first, the last and those between apart; not more, for the sake of time.
+        # Enough loops to have a first, a last and some in between; no more, to save time.
         self.loops = min(max(model.trained_loops, 2), 4)
 
     def draw(self, batch: int, tokens: int) -> Tensor:
@@ -58,24 +67,24 @@ class Subject:
         return drawn.to(self.device)
 
     def normal(self, like: Tensor) -> Tensor:
-        """Standard normal numbers in the form of `like`."""
+        """Standard normal numbers with the shape, dtype and device of `like`."""
         return torch.randn(like.shape, generator=self.generator, dtype=torch.float64).to(like.dtype).to(like.device)
 
     def others(self, tokens: Tensor) -> Tensor:
         """Tokens that differ from `tokens` everywhere."""
         if self.vocab_size < 2:
-            raise NotApplicableError("a vocabulary of one token leaves nothing to exchange")
+            raise NotApplicableError("the vocabulary has one token; the check must exchange tokens")
         shift = torch.randint(1, self.vocab_size, tokens.shape, generator=self.generator)
         return (tokens + shift.to(tokens.device)) % self.vocab_size
 
     def unroll(
         self, tokens: Tensor | None = None, loops: int | None = None, *, grad: bool = False, model: Looped | None = None
     ) -> Trace:
-        """As `loopverify.unroll`, from a pinned random state.
+        """As `loopverify.unroll`, with the global random state seeded.
 
         Raises:
-            UnsoundRunError: within its trained loops, the model's own run has a state of another dtype than H_0, or one
-                that is not finite (the run of a `model` given instead is for the caller to judge).
+            UnsoundRunError: within its trained loops, the model's own run has a state that is not finite or whose
+                dtype differs from that of H_0. (The run of another `model` is not checked.)
         """
         pin()
         tokens = self.tokens if tokens is None else tokens
@@ -107,12 +116,12 @@ class Subject:
 
     @cached_property
     def state_limit(self) -> float:
-        """How far two states that should be equal may be apart, relative (see `gap`)."""
+        """The largest relative difference (see `gap`) of two states that should be equal."""
         return self._limit(logits=False)
 
     @cached_property
     def logits_limit(self) -> float:
-        """How far two sets of logits that should be equal may be apart, relative (see `gap`)."""
+        """The largest relative difference (see `gap`) of two sets of logits that should be equal."""
         return self._limit(logits=True)
 
     @cached_property
@@ -121,31 +130,32 @@ class Subject:
         return rounding(self.dtype, self.width)
 
     def response(self, size: float, *, logits: bool) -> float:
-        """Largest relative change of a state (or of logits) when every state is perturbed by `size`, relative."""
+        """Largest relative change of a state (or of logits) if every state is perturbed by `size`, relative."""
 
-        def disturb(state: Tensor) -> Tensor:
+        def perturbed(state: Tensor) -> Tensor:
             scale = rms(state).to(state)
             return state + size * scale * self.normal(state)
 
         def embed(tokens: Tensor) -> tuple[Tensor, Any]:
             state, context = self.model.embed(tokens)
-            return disturb(state), context
+            return perturbed(state), context
 
         def step(state: Tensor, context: Any, loop: int) -> Tensor:
-            return disturb(self.model.step(state, context, loop))
+            return perturbed(self.model.step(state, context, loop))
 
-        disturbed = self.unroll(model=replace(self.model, embed=embed, step=step))
+        other = self.unroll(model=replace(self.model, embed=embed, step=step))
         exits = range(1, self.loops + 1)
         if logits:
-            return max(gap(disturbed.logits(k), self.trace.logits(k)) for k in exits)
-        return max(gap(disturbed.states[k], self.trace.states[k]) for k in exits)
+            return max(gap(other.logits(k), self.trace.logits(k)) for k in exits)
+        return max(gap(other.states[k], self.trace.states[k]) for k in exits)
 
     def _limit(self, *, logits: bool) -> float:
+        # At least the perturbation itself: a model that contracts differences rounds its last operation all the same.
         limit = SAFETY * max(self.response(self.rounding, logits=logits), self.rounding)
         if not limit < TOO_COARSE:
             raise NotApplicableError(
-                f"rounding in {self.dtype} alone may move the result by {limit:.2g}, relative, so that a comparison "
-                "says nothing; check the model in float32 (or float64)"
+                f"rounding in {self.dtype} alone may move the result by {limit:.2g}, relative, so a comparison "
+                "is meaningless; check the model in float32 (or float64)"
             )
         return limit
 
@@ -157,19 +167,17 @@ class Subject:
         return gap(other.states[-1], self.trace.states[-1]) <= self.state_limit
 
     def require_repeatable(self) -> None:
-        """Refuse to compare runs that draw different random numbers, as runs of different shapes do.
+        """Skip a check that compares runs of different shapes, which draw different random numbers.
 
         Raises:
             NotApplicableError: the model is not `repeatable`.
         """
         if not self.repeatable:
-            raise NotApplicableError(
-                "two runs of the same tokens differ already, see checks determinism and sampled_depth"
-            )
+            raise NotApplicableError("two runs of the same tokens differ, see checks determinism and sampled_depth")
 
 
 def _vocabulary(logits: object) -> int:
-    """The last dimension of logits; 2 where there is none, which is for `logits_form` to say."""
+    """The last dimension of logits; 2 if there is none, which `logits_form` reports."""
     return logits.shape[-1] if isinstance(logits, Tensor) and logits.ndim > 0 else 2
 
 
@@ -184,7 +192,7 @@ def _require_sound(states: tuple[Tensor, ...]) -> None:
 
 
 def exactly(tensor: Tensor) -> Tensor:
-    """The values of a tensor in float64, on the CPU: not every device has it."""
+    """The values of a tensor in float64, on the CPU, since some devices have no float64."""
     return tensor.detach().cpu().double()
 
 
@@ -199,11 +207,14 @@ def rounding(dtype: torch.dtype, width: int) -> float:
 
 
 def token_gaps(a: Tensor, b: Tensor) -> Tensor:
-    """Distance of every token of a from that of b, both (..., T, D), relative to the rms norm of b's tokens."""
+    """Distances ‖a_t − b_t‖₂ of all tokens of a and b, (..., T, D), divided by the rms over b's tokens of ‖b_t‖₂.
+
+    The divisor is common to all tokens: one whose state or logits happen to be near zero must not raise the result.
+    """
     a, b = exactly(a), exactly(b)
     scale = b.norm(dim=-1).square().mean().sqrt()
-    apart = (a - b).norm(dim=-1)
-    return torch.where(apart == 0, apart, apart / scale)  # 0 / 0 is no distance
+    distance = (a - b).norm(dim=-1)
+    return torch.where(distance == 0, distance, distance / scale)  # equal zeros: 0, not 0 / 0
 
 
 def gap(a: Tensor, b: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""The command line: `loopverify audit | check | doctor | claims`. Exit status 0 holds, 1 fell short, 2 wrong use."""
+"""The command line: `loopverify audit | check | doctor | claims`. Exit status: 0 held, 1 fell short, 2 wrong use."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; `argv` is `sys.argv[1:]` when omitted.
 
     Returns:
-        0: what was asked about holds; 1: something fell short (a blind spot, a failed check, a contradicted claim);
-        2: wrong use.
+        0: the property holds; 1: something fell short (a blind spot, a failed check, a contradicted claim); 2: wrong
+        use.
     """
     try:
         from loopverify.cli.commands import run

@@ -1,4 +1,4 @@
-"""The commands: each reads its arguments, asks the library, and shows the record that it gets."""
+"""The commands: each reads its arguments, calls the library, and prints the record it returns."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Audit:
     loops: Count = None
     """Loops to run; the trained ones when omitted."""
     tokens: File = None
-    """Sequences of token ids: .json, .npy, or a text with one a line; drawn at random when omitted."""
+    """Sequences of token ids: .json, .npy, or a text file with one per line; drawn at random when omitted."""
     objective: str = "per_loop"
     """What the model is trained with: per_loop or terminal, each optionally with +penalty."""
     penalty: float = 0.01
     """Weight of +penalty."""
     seed: int = 0
-    """Of tokens and of anything that the model draws."""
+    """Seed of the tokens and of anything that the model draws."""
     json: File = None
     """Where to write the record."""
 
@@ -93,10 +93,10 @@ class Check:
         results = check_looped_model(model, expected, on_fail="return")
         out.print(*views.checks(results), sep="\n")
         counts = Counter(result.status for result in results)
-        told = ", ".join(f"{count} {status}" for status, count in counts.items())
-        out.print(f"{model.name}: {len(results)} checks, {told}")
+        summary = ", ".join(f"{count} {status}" for status, count in counts.items())
+        out.print(f"{model.name}: {len(results)} checks, {summary}")
         _write(self.json, [result.to_dict() for result in results])
-        # Where every check was skipped, nothing was verified.
+        # If every check was skipped, nothing was verified.
         return FELL_SHORT if {"failed", "error", "xpassed"} & counts.keys() or not counts["passed"] else HOLDS
 
 
@@ -114,7 +114,7 @@ class Claims:
     """List the papers' claims, or judge them on stored runs."""
 
     runs: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder that `pytest train` keeps its runs in."""
+    """Folder in which `pytest train` stores its runs."""
     json: File = None
     """Where to write the records."""
 
@@ -130,8 +130,8 @@ class Claims:
             report = build(study.runs)
             judged[study.title] = report.evidence
             out.print(views.evidence(report.evidence, f"{study.title}, runs: {report.runs}"))
-            told = ", ".join(f"{count} {verdict}" for verdict, count in report.counts.items())
-            out.print(told + _lacking(report.evidence))
+            summary = ", ".join(f"{count} {verdict}" for verdict, count in report.counts.items())
+            out.print(summary + _missing_runs(report.evidence))
         _write(self.json, {title: [e.to_dict() for e in evidence] for title, evidence in judged.items()})
         verdicts = {e.verdict for evidence in judged.values() for e in evidence}
         return FELL_SHORT if "contradicted" in verdicts else HOLDS
@@ -147,38 +147,38 @@ _DESCRIPTION = "Verify looped language models. Exit status: 0 it holds, 1 someth
 
 
 def run(argv: Sequence[str] | None) -> int:
-    """Parse `argv` and run its command; returns the exit status. Errors are told on stderr."""
+    """Parse `argv` and run its command; returns the exit status. Errors are printed to stderr."""
     command = tyro.cli(Command, args=argv, prog="loopverify", description=_DESCRIPTION)
     try:
         return command.run(Screen(sys.stdout))
     except LoopverifyError as error:
         return _wrong(str(error) or type(error).__name__)
     except Exception as error:
-        # A fault of ours rather than of the user's code deserves its traceback.
-        told = raised(error)
-        return _wrong(f"the model raised {told}" if told else traceback.format_exc())
+        # An exception of this package and not of the user's code is a bug, which is shown with its traceback.
+        cause = raised(error)
+        return _wrong(f"the model raised {cause}" if cause else traceback.format_exc())
 
 
-def _wrong(told: str) -> int:
-    Screen(sys.stderr).print(f"error: {told}")
+def _wrong(message: str) -> int:
+    Screen(sys.stderr).print(f"error: {message}")
     return WRONG_USE
 
 
-def _lacking(judged: Sequence[Evidence]) -> str:
-    """The conditions for want of whose runs some claims were not judged."""
-    lacking = {condition for entry in judged for condition, seeds in entry.seeds.items() if not seeds}
-    return f", for want of runs of {', '.join(sorted(lacking))}" if lacking else ""
+def _missing_runs(judged: Sequence[Evidence]) -> str:
+    """The conditions without runs, for which some claims were not judged."""
+    missing = {condition for entry in judged for condition, seeds in entry.seeds.items() if not seeds}
+    return f", missing runs of {', '.join(sorted(missing))}" if missing else ""
 
 
 def _try_out(model: Looped) -> None:
-    """One loop: a model that does not run at all is told once, rather than by every check."""
+    """Run one loop, so that a model that does not run at all is reported once instead of by every check."""
     with untouched(model), torch.no_grad():
         try:
             state, context = model.embed(drawn_tokens(model, seed=0).tokens)
         except IndexError as error:
             raise InputError(
-                f"embed refused tokens of a vocabulary of {model.vocab_size} ({raised(error) or error}); expected a "
-                "vocab_size that is the number of its embeddings"
+                f"embed refused tokens of a vocabulary of {model.vocab_size} ({raised(error) or error}); expected "
+                "vocab_size to be the number of embeddings"
             ) from error
         model.readout(model.step(state, context, 1), context, 1, 1)
 

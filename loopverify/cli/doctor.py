@@ -1,4 +1,4 @@
-"""What this installation can do: versions, devices, dtypes, extras, and what a number of seeds can show."""
+"""What this installation can do: versions, devices, dtypes, extras, and the p-values that n seeds can reach."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def diagnose() -> Iterator[tuple[str, str]]:
     for extra, packages in sorted(_extras().items()):
         versions = {package: _version(package) for package in packages}
         missing = [package for package, version in versions.items() if version is None]
-        wanted = f"without {', '.join(missing)}; pip install 'loopverify[{extra}]'"
+        wanted = f"missing {', '.join(missing)}; pip install 'loopverify[{extra}]'"
         present = ", ".join(f"{package} {version}" for package, version in versions.items())
         yield f"extra {extra}", wanted if missing else present
     yield "claims", _reach()
@@ -74,11 +74,11 @@ def _version(package: str) -> str | None:
 
 
 def _reach() -> str:
-    """What rank tests of n against n seeds can show at the strictest alpha of the claims, one by one and jointly."""
+    """The smallest p-values of rank tests with n seeds per side, and the n required at the claims' strictest alpha."""
     alpha = min(claim.alpha for claim in CLAIMS.values())
     alone, jointly = seeds_needed(alpha), seeds_needed(alpha / len(CLAIMS))
     least = ", ".join(f"{smallest_p(n, n):.2g} (n = {n})" for n in range(1, alone + 1))
     return (
-        f"n against n seeds can reach p = {least}: one claim needs {alone} a side for alpha = {alpha:g}, "
+        f"n against n seeds can reach p = {least}: one claim needs {alone} per side for alpha = {alpha:g}, "
         f"all {len(CLAIMS)} together (Holm) {jointly}"
     )

@@ -1,4 +1,4 @@
-"""The folder that a --runs names, on every command line."""
+"""The folder given as --runs, for every command line."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["runs_folder"]
 
 
 def runs_folder(text: str) -> Path:
-    """The folder of this name.
+    """The folder with this name.
 
     Raises:
-        InputError: an empty name, as of a shell's variable that is not set, which a path takes for the current folder.
+        InputError: an empty name, such as that of an unset shell variable, which Path takes for the current folder.
     """
     if not text.strip():
         raise InputError(

@@ -1,4 +1,4 @@
-"""Stored runs, read as plain files and sorted into studies: what may be compared with one another."""
+"""Stored runs, read as plain files and grouped into studies, within which runs may be compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loopverify.errors import InputError
 __all__ = ["Study", "read_studies"]
 
 _VARIES = ("loss", "readout", "recurrence", "penalty", "lr", "seed")
-"""What differs between the runs of one study; all else in a run's spec is the same."""
+"""The entries of a run's spec that may differ within one study; all others are the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class Study:
     """Runs of one preset with equal specs but for condition and seed."""
 
     title: str
-    """The preset, and what tells the study from others of the same preset."""
+    """The preset, and how the study differs from others of the same preset."""
     runs: tuple[Run, ...]
 
 
@@ -32,11 +32,11 @@ def read_studies(root: Path) -> tuple[Study, ...]:
     """The studies in `root`/runs/*/, by preset.
 
     Raises:
-        InputError: no such folder, no runs in it, or a run whose files are damaged.
+        InputError: the folder does not exist or has no runs, or the files of a run are damaged.
     """
     paths = sorted(root.glob("runs/*/result.json"))
     if not paths:
-        reason = "it has no runs/*/result.json" if root.is_dir() else "it is no folder"
+        reason = "it has no runs/*/result.json" if root.is_dir() else "it is not a folder"
         raise InputError(f"no stored runs in {root}: {reason}; give the folder that `pytest train --runs` wrote to")
     groups: dict[str, list[tuple[Run, Mapping[str, Any]]]] = {}
     measured = _measured(root)
@@ -54,7 +54,7 @@ def read_studies(root: Path) -> tuple[Study, ...]:
 
 
 def _read(path: Path, measured: Mapping[str, Mapping[str, float]]) -> tuple[Run, Mapping[str, Any]]:
-    """A run with what was measured on it, and what it shares with the others of its study."""
+    """A run with its measured metrics, and the part of its spec that it shares with the others of its study."""
     with _naming(path.parent):
         text, record = _verified(path)
         run = Run.from_json(text)
@@ -63,7 +63,7 @@ def _read(path: Path, measured: Mapping[str, Mapping[str, float]]) -> tuple[Run,
 
 
 def _measured(root: Path) -> dict[str, dict[str, float]]:
-    """Metrics measured after training, by the key of their run; where several versions measured, those of the last."""
+    """Metrics measured after training, by the key of their run; if there are several versions, those of the last."""
     found: dict[str, dict[str, float]] = {}
     for path in sorted(root.glob("measurements/*/metrics.json"), key=lambda path: path.stat().st_mtime):
         with _naming(path.parent):
@@ -74,19 +74,19 @@ def _measured(root: Path) -> dict[str, dict[str, float]]:
 
 
 def _verified(path: Path) -> tuple[str, Mapping[str, Any]]:
-    """The text of a stored file, and the manifest beside it, which says what it must be."""
+    """The text of a stored file, checked against the digest in its manifest, and the manifest."""
     manifest = path.with_name("manifest.json")
     content = path.read_bytes()
     record: Mapping[str, Any] = json.loads(manifest.read_bytes()) if manifest.exists() else {}
-    told = record.get("files", {}).get(path.name, {}).get("sha256")
-    if told is not None and told != hashlib.sha256(content).hexdigest():
-        raise InputError(f"{path.name} is not the file that its manifest names; remove it, or train it again")
+    digest = record.get("files", {}).get(path.name, {}).get("sha256")
+    if digest is not None and digest != hashlib.sha256(content).hexdigest():
+        raise InputError(f"{path.name} differs from the digest in its manifest; remove the run, or train it again")
     return content.decode(), record
 
 
 @contextmanager
 def _naming(folder: Path) -> Iterator[None]:
-    """What is wrong with a folder of the store, under its name."""
+    """Report an error in a folder of the store with the folder's name."""
     try:
         yield
     except (OSError, ValueError, AttributeError, LookupError) as error:  # an InputError is a ValueError
@@ -94,7 +94,7 @@ def _naming(folder: Path) -> Iterator[None]:
 
 
 def _difference(shared: Mapping[str, Any], rivals: list[Mapping[str, Any]]) -> str:
-    """The parts of a spec that not all rivals share, a nested one by its own parts."""
+    """The entries of a spec that not all rivals share; nested entries one by one."""
     flat = [_flat(rival) for rival in rivals]
     own = _flat(shared)
     names = [name for name in own if len({json.dumps(rival.get(name)) for rival in flat}) > 1]

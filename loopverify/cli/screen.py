@@ -1,4 +1,4 @@
-"""What a command shows: text as it is, in lines of 100 columns, and an error where it cannot be written."""
+"""The output of a command: literal text in lines of 100 columns, and an error if it cannot be written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OutputError(LoopverifyError):
 
 
 class Screen(Console):
-    """A console that shows the words of its users as they are: ':smile:' and '[bold]' are words."""
+    """A console that prints text literally, including ':smile:' and '[bold]'."""
 
     def __init__(self, file: TextIO) -> None:
         super().__init__(file=file, emoji=False, markup=False, highlight=False)
@@ -30,24 +30,24 @@ class Screen(Console):
         """As `rich.console.Console.print`.
 
         Raises:
-            OutputError: a full disk, or characters that the encoding of the output lacks.
+            OutputError: the disk is full, or the output's encoding lacks a character.
         """
         try:
             super().print(*objects, **options)
         except (OSError, UnicodeEncodeError) as error:
             self._give_up()
             reason, remedy = _reason(error)
-            raise OutputError(f"cannot write the output: {reason}; what was found is not shown. {remedy}") from error
+            raise OutputError(f"cannot write the output: {reason}; the result is not shown. {remedy}") from error
 
     def _give_up(self) -> None:
-        """Let go of what is still to be written, which Python would try once more, and complain, at its end."""
+        """Discard buffered output: Python would try to write it at exit, and print another error."""
         with suppress(OSError), open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), self.file.fileno())
 
 
 def _reason(error: OSError | UnicodeEncodeError) -> tuple[str, str]:
-    """Why, and what to do."""
+    """The reason, and what to do."""
     if isinstance(error, OSError):
-        return error.strerror or str(error), "Free some space, or send it elsewhere"
+        return error.strerror or str(error), "Free some space, or redirect the output"
     missing = error.object[error.start : error.end]
     return f"{error.encoding} has no {missing!r}", "Set PYTHONIOENCODING=utf-8"

@@ -23,7 +23,7 @@ BATCH, TOKENS = 4, 64
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """Tokens, their next tokens, and where they are from."""
+    """Tokens, their next tokens, and a description of their source."""
 
     tokens: Tensor
     """(B, T) int64."""
@@ -33,18 +33,18 @@ class Batch:
 
     @classmethod
     def of(cls, sequences: Tensor, source: str, model: Looped) -> Batch:
-        """From sequences (B, T + 1), on the device of a model."""
+        """The batch of sequences (B, T + 1), on the device of a model."""
         sequences = sequences.to(_device(model))
         return cls(tokens=sequences[:, :-1], targets=sequences[:, 1:], source=source)
 
 
 def read_tokens(path: Path, model: Looped) -> Batch:
     """Sequences from a file: .json (a list of equally long lists of integers, or one list), .npy (integers of one or
-    two dimensions), or any other name for a text with one sequence of integers a line.
+    two dimensions), or any other suffix for a text with one sequence of integers per line.
 
     Raises:
-        InputError: no such file, another content, sequences of different lengths or of fewer than two tokens, or
-            a token outside the model's vocabulary.
+        InputError: the file does not exist or does not contain integers, sequences differ in length or have fewer than
+            two tokens, or a token is outside the model's vocabulary.
     """
     try:
         sequences = _sequences(path)
@@ -53,14 +53,15 @@ def read_tokens(path: Path, model: Looped) -> Batch:
     except (ValueError, TypeError, EOFError, RecursionError) as error:
         raise InputError(
             f"the tokens in {path} are not integers ({error}); expected a .json list of lists, an integer .npy, or a "
-            "text with one sequence of integers a line"
+            "text with one sequence of integers per line"
         ) from error
     lengths = {len(sequence) for sequence in sequences}
     if len(lengths) != 1 or min(lengths) < 2:
-        told = ", ".join(map(str, sorted(lengths))) or "no sequence at all"
+        listed = ", ".join(map(str, sorted(lengths)))
+        found = f"the sequences in {path} have lengths {listed}" if lengths else f"{path} has no sequences"
         raise InputError(
-            f"the sequences in {path} have lengths {told}; expected one length of at least 2 tokens: a sequence of "
-            "T + 1 gives T tokens and, one further on, their T targets. Cut or join them to one length"
+            f"{found}; expected one length of at least 2 tokens: a sequence of "
+            "T + 1 gives T tokens and their T next tokens as targets. Cut or join the sequences to one length"
         )
     _check_vocabulary(sequences, path, _vocabulary(model, seed=0))
     tokens = torch.tensor(sequences, dtype=torch.int64)
@@ -68,10 +69,10 @@ def read_tokens(path: Path, model: Looped) -> Batch:
 
 
 def drawn_tokens(model: Looped, seed: int) -> Batch:
-    """Random tokens of the model's vocabulary, whose size is read from the logits where the model does not say it.
+    """Random tokens of the model's vocabulary, whose size is read from the logits if the model does not declare it.
 
     Raises:
-        InputError: a seed that torch does not take, or a readout that returns no logits.
+        InputError: a seed that torch does not accept, or a readout that returns no logits.
     """
     check_seed(seed)
     size = _vocabulary(model, seed)
@@ -81,7 +82,7 @@ def drawn_tokens(model: Looped, seed: int) -> Batch:
 
 
 def _vocabulary(model: Looped, seed: int) -> int:
-    """V, read from the logits where the model does not say it."""
+    """V, read from the logits if the model does not declare it."""
     if model.vocab_size is not None:
         return model.vocab_size
     with untouched(model, seed), torch.no_grad():
@@ -90,7 +91,7 @@ def _vocabulary(model: Looped, seed: int) -> int:
 
 
 def _check_vocabulary(sequences: Sequence[Sequence[int]], path: Path, size: int) -> None:
-    """The last token of a sequence is a target only, of which the model would complain by another name."""
+    """Raise InputError for a token outside 0..size-1, also for the last one, which the model itself never reads."""
     for row, sequence in enumerate(sequences, start=1):
         for place, token in enumerate(sequence, start=1):
             if not 0 <= token < size:

@@ -1,4 +1,4 @@
-"""Records as tables of one screen of 100 columns."""
+"""Records as tables of at most 100 columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WRONG = ("failed", "error", "xpassed")
 
 
 def findings(lines: Iterable[tuple[str, str]]) -> Table:
-    """Subjects and what was found of them."""
+    """One row per (subject, finding)."""
     table = Table.grid(padding=(0, 2))
     for line in lines:
         table.add_row(*map(Text, line))
@@ -35,12 +35,12 @@ def findings(lines: Iterable[tuple[str, str]]) -> Table:
 
 
 def checks(results: Sequence[CheckResult]) -> Iterator[RenderableType]:
-    """Those that did not apply by their reasons; then a row a check, in full and last where something is wrong."""
+    """Skipped checks grouped by reason; then one row per check, failures last and in full."""
     table = _table("status", "check", "found")
     for result in sorted(results, key=lambda result: result.status in _WRONG):
         if result.status != "skipped":
-            whole = result.status in _WRONG
-            found = Text(result.message, no_wrap=not whole, overflow="fold" if whole else "ellipsis")
+            in_full = result.status in _WRONG
+            found = Text(result.message, no_wrap=not in_full, overflow="fold" if in_full else "ellipsis")
             table.add_row(_status(result.status), Text(result.id), found)
     reasons: dict[str, list[str]] = defaultdict(list)
     for result in results:
@@ -52,7 +52,7 @@ def checks(results: Sequence[CheckResult]) -> Iterator[RenderableType]:
 
 
 def claims(listed: Iterable[Evidence]) -> Table:
-    """One row a claim: what it requires, and what the paper found."""
+    """One row per claim: what it requires, and what the paper found."""
     table = _table("claim", "required", "paper")
     for entry in listed:
         table.add_row(*map(Text, (entry.claim, entry.required_text, entry.published_text)))
@@ -60,7 +60,7 @@ def claims(listed: Iterable[Evidence]) -> Table:
 
 
 def evidence(judged: Iterable[Evidence], title: str) -> Table:
-    """One row a claim that was judged: the verdict, what was measured, what is required, and seeds a side."""
+    """One row per judged claim: the verdict, what was measured, what is required, and seeds per side."""
     table = _table("verdict", "claim", "measured", "required", "n", title=title)
     for entry in (entry for entry in judged if entry.verdict != "not run"):
         cells = (entry.claim, entry.measured_text, entry.required_text, entry.n)

@@ -1,8 +1,20 @@
-"""Cross-entropies of many exits without ever holding more than one chunk of logits.
+"""Cross-entropies of many exits that never hold more than one chunk of logits.
 
-The gradient of a cross-entropy at its logits is known as soon as they are: p − onehot(target). So the gradients of
-states and head are formed in the forward pass, chunk by chunk, and all exits add to one gradient of the head (as Liger
-Kernel and cut-cross-entropy do for one exit; arXiv:2410.10989, arXiv:2411.09009).
+Why: the logits of K exits are K * N * V numbers, by far the largest array of a training step, and autograd keeps them,
+with their log-softmax, until the backward pass. But the gradient of a cross-entropy at its logits is known as soon as
+they are: p − onehot(target). So each chunk of tokens is read, its loss and its gradients are computed at once, and its
+logits are discarded (as Liger Kernel and cut-cross-entropy do for one exit; arXiv:2410.10989, arXiv:2411.09009).
+
+How, for each exit and chunk:
+1. cut the states of the chunk off the graph (`Cut`);
+2. read them, up to the head where it is linear (`head_input`);
+3. compute loss and gradient at the head's input by hand (`HeadLoss`), or with autograd for any other readout;
+4. backpropagate through the rest of the readout to the cut, and add to one gradient per state and per parameter.
+At the end the sum of all losses is attached to these tensors and their gradients (`Gradients.attach`), from where the
+usual backward pass continues through the loops.
+
+The gradients belong to this weighted sum; if the caller then scales the loss, so are they. What is not supported: a
+second derivative, and a readout that also reads other tensors with a graph. Both raise an error.
 
 Shapes: B batch, T tokens, N = B * T, D channels, V vocabulary, K loops.
 """
@@ -27,41 +39,40 @@ __all__ = ["check_chunk_tokens", "weighted_sum"]
 def weighted_sum(trace: Trace, targets: Tensor, weights: Mapping[int, Tensor], chunk_tokens: int) -> Tensor:
     """Σ_k Σ_t w_kt CE_kt, a scalar, in chunks of `chunk_tokens` tokens. Differentiable once, also in the weights.
 
-    The readout is called on chunks (1, n, D) of a state, which it must be able to take (the check `readout_chunks`);
-    but on all of it where it looks at other tokens ('contextual_readout' is declared), or may keep statistics of its
-    calls (a model in training that has buffers). Where it ends in a linear map (`F.linear`, `nn.Linear`), that is done
-    by hand; what precedes it, or a readout that ends otherwise, is differentiated by autograd on the spot.
+    The readout is called on chunks (1, n, D) of a state, which it must accept (see check `readout_chunks`). It is
+    called on the whole state if it reads other tokens ('contextual_readout' is declared) or may update statistics at
+    each call (a module in training mode that has buffers).
 
     Args:
         targets: (B, T) int64 in 0..V-1.
-        weights: exit (1..K) -> (B, T), the weight of each token's cross-entropy (nats); zero leaves a token out.
+        weights: exit (1..K) -> (B, T), the weight of each token's cross-entropy (nats); zero ignores a token.
 
     Raises:
-        InputError: chunk_tokens below 1, a readout that does not take chunks, or one that also reads what was computed
-            from another state.
+        InputError: chunk_tokens below 1, a readout that does not accept chunks, or one that also depends on a tensor
+            computed from another state.
     """
     check_chunk_tokens(chunk_tokens)
-    # A graph break: what is done here by hand is not for a compiler of graphs.
-    form = torch.compiler.disable(_form) if torch.compiler.is_compiling() else _form  # type: ignore[no-untyped-call]
-    total: Tensor = form(trace, targets, weights, chunk_tokens)
+    # A graph break: torch.compile cannot trace autograd calls and hooks of the forward pass.
+    compute = torch.compiler.disable(_compute) if torch.compiler.is_compiling() else _compute  # type: ignore[no-untyped-call]
+    total: Tensor = compute(trace, targets, weights, chunk_tokens)
     return total
 
 
 def check_chunk_tokens(chunk_tokens: int | None) -> None:
-    """Refuse a size of chunks that is none."""
+    """Raise InputError unless `chunk_tokens` is an integer >= 1, or None."""
     if chunk_tokens is not None and chunk_tokens < 1:
         raise InputError(f"chunk_tokens is {chunk_tokens!r}; expected an integer >= 1, or None for the plain form")
 
 
-def _form(trace: Trace, targets: Tensor, weights: Mapping[int, Tensor], chunk_tokens: int) -> Tensor:
-    forming = _Forming(trace, chunk_tokens)
+def _compute(trace: Trace, targets: Tensor, weights: Mapping[int, Tensor], chunk_tokens: int) -> Tensor:
+    exits = _ChunkedExits(trace, chunk_tokens)
     with torch.no_grad():
-        total = torch.stack([forming.exit(loop, targets, weight) for loop, weight in weights.items()]).sum()
-    return total if forming.gradients is None else forming.gradients.attach(total)
+        total = torch.stack([exits.loss(loop, targets, weight) for loop, weight in weights.items()]).sum()
+    return total if exits.gradients is None else exits.gradients.attach(total)
 
 
-class _Forming:
-    """A weighted sum of cross-entropies and its gradients, exit by exit and chunk by chunk."""
+class _ChunkedExits:
+    """Weighted cross-entropies of the exits of one trace, and the sum of their gradients."""
 
     def __init__(self, trace: Trace, chunk_tokens: int) -> None:
         self.gradients = Gradients() if trace.grad and torch.is_grad_enabled() else None
@@ -69,50 +80,54 @@ class _Forming:
         self._whole = "contextual_readout" in trace.model.declares or _keeps_statistics(trace.model)
         self._head_loss = HeadLoss(chunk_tokens)
 
-    def exit(self, loop: int, targets: Tensor, weight: Tensor) -> Tensor:
-        """Σ_t w_t CE_t of one exit; targets and weight (B, T)."""
+    def loss(self, loop: int, targets: Tensor, weight: Tensor) -> Tensor:
+        """Σ_t w_t CE_t of one exit; targets and weight (B, T). Its gradients are added to `gradients`."""
         state = self._trace.states[loop]
         n = targets.numel() if self._whole else self._chunk_tokens
         chunks = [state] if self._whole else [part[None] for part in torch.split(state.detach().flatten(0, 1), n)]
-        # What stays is laid down before what comes and goes, which then finds the same place chunk after chunk.
-        made = None if self.gradients is None or not state.requires_grad else self.gradients.of(state).flatten(0, 1)
+        # Allocated before any chunk: then the temporary arrays of every chunk can reuse the same memory behind it.
+        at_state = None
+        if self.gradients is not None and state.requires_grad:
+            at_state = self.gradients.sum_for(state).flatten(0, 1)
         losses, begin = [], 0
         for chunk, *of_chunk in zip(
             chunks, torch.split(targets.flatten(), n), torch.split(weight.detach().flatten(), n), strict=True
         ):
             of_tokens, gradient = self._chunk(loop, chunk, *of_chunk)
             losses.append(of_tokens)
-            if made is not None and gradient is not None:
-                made[begin : begin + len(of_tokens)].add_(gradient.flatten(0, 1))
+            if at_state is not None and gradient is not None:
+                at_state[begin : begin + len(of_tokens)].add_(gradient.flatten(0, 1))
             begin += len(of_tokens)
         by_token = torch.cat(losses).view_as(weight)
         if self.gradients is not None and weight.requires_grad:
-            self.gradients.of(weight).add_(by_token)
+            self.gradients.sum_for(weight).add_(by_token)  # the derivative of Σ w CE by w is CE
         return (by_token * weight).sum()
 
     def _chunk(self, loop: int, state: Tensor, targets: Tensor, weight: Tensor) -> tuple[Tensor, Tensor | None]:
         """Cross-entropies (n,) of a chunk of states, and the gradient of their weighted sum at it, of its shape."""
         cut = Cut(state)
-        end = head_input(self._trace.model, lambda: self._read(loop, cut.leaf))
-        if end is not None:
-            losses, gradient = self._head_loss(end, targets, weight, self.gradients)
-            return losses, None if gradient is None else self._pulled_back(cut, end.shown, gradient)
+        head = head_input(self._trace.model, lambda: self._read(loop, cut.leaf))
+        if head is not None:
+            losses, gradient = self._head_loss(head, targets, weight, self.gradients)
+            return losses, None if gradient is None else self._backpropagated(cut, head.hidden, gradient)
         logits = self._read(loop, cut.leaf)
         if logits.shape[:-1] != state.shape[:-1]:
             raise InputError(
-                f"the readout made logits {tuple(logits.shape)} of a chunk of states {tuple(state.shape)}; expected "
-                "(1, n, V), token by token. Declare 'contextual_readout', or use the plain form, chunk_tokens=None"
+                f"the readout returned logits {tuple(logits.shape)} for a chunk of states {tuple(state.shape)}; "
+                "expected (1, n, V), token by token. Declare 'contextual_readout', or use the plain form, "
+                "chunk_tokens=None"
             )
         with torch.set_grad_enabled(self.gradients is not None):
             wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, -2)
             losses = F.cross_entropy(wide, targets, reduction="none")
             total = (losses * weight).sum()
-        gradient = None if self.gradients is None else self._pulled_back(cut, total, torch.ones_like(total))
+        gradient = None if self.gradients is None else self._backpropagated(cut, total, torch.ones_like(total))
         return losses.detach(), gradient
 
     def _read(self, loop: int, state: Tensor) -> Tensor:
         device, trace = state.device.type, self._trace
-        # A weight that autocast has cast before, for many uses, would have a graph from before the cut.
+        # Autocast caches its casts of weights. A cast made before the cut has a graph older than the cut, and `Cut`
+        # would take it for another input of the readout; without the cache, each chunk casts again.
         uncached = torch.autocast(
             device,
             enabled=torch.is_autocast_enabled(device),
@@ -122,10 +137,10 @@ class _Forming:
         with torch.set_grad_enabled(self.gradients is not None), uncached:
             return trace.model.readout(state, trace.context, loop, trace.loops)
 
-    def _pulled_back(self, cut: Cut, result: Tensor, gradient: Tensor) -> Tensor:
-        """The gradient at the cut state that `gradient` at `result` stands for; those of parameters are summed."""
+    def _backpropagated(self, cut: Cut, result: Tensor, gradient: Tensor) -> Tensor:
+        """The gradient at the cut state, given `gradient` at `result`; gradients of parameters are added up."""
         assert self.gradients is not None
-        if result is cut.leaf:
+        if result is cut.leaf:  # the head reads the state itself
             return gradient
         leaves = cut.leaves(result)
         of_state, *of_leaves = torch.autograd.grad(result, [cut.leaf, *leaves], gradient, allow_unused=True)
@@ -134,6 +149,6 @@ class _Forming:
 
 
 def _keeps_statistics(model: Looped) -> bool:
-    """Whether parts of a model might write down something at each call: a part in training, and a buffer to do so."""
+    """Whether a readout might update running statistics: a module in training mode has a buffer."""
     modules = {module for root in model.modules() for module in root.modules()}
     return any(module.training and next(module.buffers(recurse=False), None) is not None for module in modules)

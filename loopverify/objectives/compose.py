@@ -31,11 +31,11 @@ class Placement(Protocol):
 LOSSES: Mapping[str, Placement] = MappingProxyType(
     {"per_loop": per_loop, "terminal": terminal, "exit_weighted": exit_weighted}
 )
-"""The cross-entropy placements that a name may begin with."""
+"""The cross-entropy placements with which a name may begin."""
 GATED = frozenset({"exit_weighted"})
-"""Placements that need a model with exit probabilities, and that reward their entropy."""
+"""Placements that require a model with exit probabilities and reward their entropy."""
 ADDITIONS: Mapping[str, Term] = MappingProxyType({"penalty": norm_penalty, "latent": latent_distance})
-"""What a name may add with '+', each under the weight of its name."""
+"""Terms that a name may add with '+', each weighted by the argument of the same name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Objective:
 
     @property
     def gated(self) -> bool:
-        """Whether it needs a model with exit probabilities."""
+        """Whether it requires a model with exit probabilities."""
         return not GATED.isdisjoint(self.terms)
 
 
@@ -78,15 +78,15 @@ def named(
 
     Args:
         penalty: weight of the norm penalty; the paper's lambda = 0.01 (Sharma & Vu 2026, section 3).
-        latent: weight of the latent loss; the penalty's, which it is itself where targets embed to zero.
+        latent: weight of the latent loss; by default that of the penalty, which it equals where targets embed to zero.
         exit_entropy: weight of the entropy that 'exit_weighted' rewards, beta; 0.1 as in Ouro's first stage
-            (arXiv:2510.25741; 0.05 in the later ones), 0 for none. Its part is -beta times the entropy.
-        chunk_tokens: how many tokens' logits there are at once; None: those of all tokens and exits. The same values
-            and gradients to rounding, for one backward pass; see `weighted_exits`. 256 do on a CPU.
+            (arXiv:2510.25741; 0.05 in the later ones), 0 for none. The term is -beta times the entropy.
+        chunk_tokens: how many tokens' logits are held at once; None: those of all tokens and exits. Values and
+            gradients agree to rounding, for one backward pass; see `weighted_exits`. 256 suffices on a CPU.
 
     Raises:
-        InputError: an unknown placement, an unknown or repeated addition, a weight out of range among those that
-            are used, or chunk_tokens below 1.
+        InputError: an unknown placement, an unknown or repeated addition, a weight that is used and out of
+            range, or chunk_tokens below 1.
     """
     placement, *additions = name.split("+")
     if placement not in LOSSES:
@@ -103,7 +103,7 @@ def named(
             raise InputError(f"loss {name!r} adds {addition!r} twice; name it once and set its weight, {addition}=...")
         weight = weights[addition]
         if not 0 < weight < math.inf:
-            raise InputError(f"{addition} is {weight!r}; expected a finite weight > 0 (or leave out '+{addition}')")
+            raise InputError(f"{addition} is {weight!r}; expected a finite weight > 0 (or omit '+{addition}')")
         terms[addition] = partial(_weighted, term=ADDITIONS[addition], weight=weight)
     return Objective(name, MappingProxyType(terms))
 

@@ -1,4 +1,4 @@
-"""Gradients that are formed with a value, in the forward pass, and handed to autograd when it asks for them."""
+"""Gradients that are computed together with a value, in the forward pass, and returned when autograd asks for them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ __all__ = ["Cut", "Gradients"]
 
 
 class Gradients:
-    """Gradients under formation: one sum for each tensor that is to get one."""
+    """Accumulated gradients of one scalar: one sum for each tensor that it depends on."""
 
     def __init__(self) -> None:
+        # By id, since tensors compare elementwise; the tensor is kept with its sum so that its id stays taken.
         self._sums: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def of(self, tensor: Tensor) -> Tensor:
-        """The sum for `tensor`, to be added to in place: zeros of its shape at first, in float32 at least."""
+    def sum_for(self, tensor: Tensor) -> Tensor:
+        """The sum for `tensor`, to be added to in place: zeros of its shape at first, in float32 or wider."""
         if id(tensor) not in self._sums:
             wide = torch.promote_types(tensor.dtype, torch.float32)
             self._sums[id(tensor)] = tensor, torch.zeros(tensor.shape, dtype=wide, device=tensor.device)
         return self._sums[id(tensor)][1]
 
     def add(self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-        """Add what an autograd call returned; None adds nothing."""
+        """Add what `torch.autograd.grad` returned; None adds nothing."""
         for tensor, gradient in zip(tensors, gradients, strict=True):
             if gradient is not None:
-                self.of(tensor).add_(gradient)
+                self.sum_for(tensor).add_(gradient)
 
     def attach(self, value: Tensor) -> Tensor:
-        """The scalar `value` as the function of all these tensors that has these gradients. Empties the sums."""
+        """`value`, a scalar, as a function of the tensors whose gradients these are. Empties the sums."""
         if not self._sums:
             return value
         tensors, gradients = zip(*self._sums.values(), strict=True)
@@ -43,7 +44,11 @@ class Gradients:
 
 
 class _Attached(torch.autograd.Function):
-    """(value, gradients, *tensors) -> value. Each gradient is kept once, and is scaled where it lies."""
+    """(value, gradients, *tensors) -> value, whose backward returns the given gradients times the incoming one.
+
+    This is exact, since the derivative of a scalar is linear in the incoming gradient. Each gradient is kept once, and
+    scaled in place: copies would cost what chunking saves. So there is one backward pass, and no second derivative.
+    """
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, gradients: list[Tensor], *tensors: Tensor) -> Tensor:
@@ -51,10 +56,10 @@ class _Attached(torch.autograd.Function):
         return value.clone()
 
     @staticmethod
-    def backward(ctx: Any, *above: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise LoopverifyError(
-                "create_graph=True asks a chunked loss for a second derivative; its gradients are formed in the "
+                "create_graph=True requires the second derivative of a chunked loss; its gradients are computed in the "
                 "forward pass and have none. Use the plain form, chunk_tokens=None"
             )
         if not ctx.gradients:
@@ -62,25 +67,32 @@ class _Attached(torch.autograd.Function):
                 "a second backward pass through one chunked loss, which keeps its gradients only once. Compute the "
                 "loss again, or use the plain form, chunk_tokens=None"
             )
-        # Handed over and forgotten: a reference kept here would make autograd copy what it could keep.
+        # Autograd takes over a tensor that nobody else refers to, and copies it otherwise.
         gradients, ctx.gradients = ctx.gradients, []
-        scaled = (sum_.mul_(above[0]).to(dtype) for sum_, dtype in zip(gradients, ctx.dtypes, strict=True))
+        scaled = (sum_.mul_(incoming[0]).to(dtype) for sum_, dtype in zip(gradients, ctx.dtypes, strict=True))
         return (None, None, *scaled)
 
 
 class Cut:
-    """A tensor cut off from the graph behind it, so that a function of it can be differentiated on the spot."""
+    """A tensor detached from its graph, so that a function of it can be differentiated at once and its graph freed.
+
+    The gradient at the cut tensor is complete; it reaches earlier loops later, through `Gradients.attach`. But if the
+    function also reads another tensor with a graph (a state of an earlier loop kept in the context, say), that graph
+    is not cut: backpropagating through it now would free it before the backward pass of the loops, and stopping there
+    would lose its gradient silently. `leaves` therefore rejects such tensors. They are recognized by age: autograd
+    numbers its nodes in order of creation, so a node older than the cut was not created by the function.
+    """
 
     def __init__(self, tensor: Tensor) -> None:
         self.leaf = tensor.detach().requires_grad_()
-        with torch.enable_grad():
-            self._begun = _age(self.leaf.view_as(self.leaf).grad_fn)
+        with torch.enable_grad():  # a node made now, only for its number
+            self._age = _age(self.leaf.view_as(self.leaf).grad_fn)
 
     def leaves(self, result: Tensor) -> list[Tensor]:
-        """The leaves (parameters) other than the cut tensor that went into `result`, a function of it.
+        """The leaves (parameters) other than the cut tensor on which `result`, a function of it, depends.
 
         Raises:
-            InputError: so did a tensor that has a graph from before the cut, where a gradient formed here ends.
+            InputError: `result` also depends on a tensor computed before the cut, which would get no gradient.
         """
         pending, seen = [result.grad_fn], {result.grad_fn}
         leaves: list[Tensor] = []
@@ -89,10 +101,10 @@ class Cut:
             leaf = getattr(node, "variable", None)
             if leaf is not None:
                 leaves.append(leaf)
-            elif node is not None and _age(node) < self._begun:
+            elif node is not None and _age(node) < self._age:
                 raise InputError(
-                    f"the readout reads, besides the state, a tensor that was computed before ({node.name()}); a "
-                    "chunked loss can give it no gradient. Detach it, or use the plain form, chunk_tokens=None"
+                    f"the readout depends on the state and on another tensor computed before ({node.name()}), to which "
+                    "a chunked loss returns no gradient. Detach it, or use the plain form, chunk_tokens=None"
                 )
             for parent, _ in () if node is None else node.next_functions:
                 if parent is not None and parent not in seen:
@@ -102,6 +114,6 @@ class Cut:
 
 
 def _age(node: Any) -> int:
-    """Nodes of an autograd graph are numbered as they are made."""
-    age: int = node._sequence_nr()
-    return age
+    """The number of a node of the autograd graph: later nodes have larger numbers."""
+    number: int = node._sequence_nr()
+    return number

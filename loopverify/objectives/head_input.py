@@ -1,4 +1,12 @@
-"""How a readout ends: what it shows to its head, where the head is a linear map onto the vocabulary.
+"""The input of a readout's head, where the head is a linear map onto the vocabulary.
+
+With it, `head_loss` computes loss and gradients of the head in one reused buffer. Without, autograd must keep the
+logits, their log-softmax and both gradients: several times the memory.
+
+A readout is any callable, so its last operation cannot be looked up. It is found by running the readout once while
+`F.linear` (which `nn.Linear` calls) returns an empty placeholder instead of the logits. If the readout returns this
+very placeholder, the map was its last operation. If any operation reads the placeholder (a softcap, a temperature), the
+map was not the last one, and the readout is run the usual way.
 
 Shapes: B batch, T tokens, D channels, V vocabulary.
 """
@@ -22,9 +30,9 @@ __all__ = ["HeadInput", "head_input"]
 
 @dataclass(frozen=True, eq=False)
 class HeadInput:
-    """logits = shown @ weight.T + bias, not computed yet."""
+    """logits = hidden @ weight.T + bias, not computed yet."""
 
-    shown: Tensor
+    hidden: Tensor
     """(B, T, D)."""
     weight: Tensor
     """(V, D)."""
@@ -32,37 +40,37 @@ class HeadInput:
     """(V,)."""
 
 
-# Models whose readout was found to end otherwise; asking again would run what precedes the end once more.
-_OTHERWISE: weakref.WeakSet[Looped] = weakref.WeakSet()
+# Models whose readout does not end in a linear map: trying again would run the readout twice per chunk.
+_NO_LINEAR_HEAD: weakref.WeakSet[Looped] = weakref.WeakSet()
 
 
 def head_input(model: Looped, read: Callable[[], Tensor]) -> HeadInput | None:
-    """Run a readout up to its head; None when it does not end in a linear map, which a model is asked only once.
+    """Run a readout up to its head; None if it does not end in a linear map (tried only once per model).
 
     Args:
-        model: whose readout it is.
-        read: calls the readout of a state (B, T, D); its logits are never formed.
+        model: the model whose readout it is.
+        read: calls the readout on a state (B, T, D). Its logits are never computed.
     """
-    if model in _OTHERWISE:
+    if model in _NO_LINEAR_HEAD:
         return None
-    heads = _Heads(model.vocab_size)
+    deferred = _DeferredHead(model.vocab_size)
     try:
-        with heads:
+        with deferred:
             result = read()
-    except _UsedError:
+    except _PlaceholderReadError:
         result = None
-    if result is not None and result is heads.placeholder:
-        return heads.found
-    _OTHERWISE.add(model)
+    if result is not None and result is deferred.placeholder:
+        return deferred.found
+    _NO_LINEAR_HEAD.add(model)
     return None
 
 
-class _UsedError(Exception):
-    """What a linear map would have returned is used: it was not the last one."""
+class _PlaceholderReadError(Exception):
+    """An operation reads the result of the deferred linear map: it was not the last one."""
 
 
-class _Heads(TorchFunctionMode):
-    """Puts off linear maps onto the vocabulary (any, when its size is not known)."""
+class _DeferredHead(TorchFunctionMode):
+    """Defers linear maps onto the vocabulary (all linear maps if its size is unknown)."""
 
     def __init__(self, vocab_size: int | None) -> None:
         super().__init__()
@@ -75,13 +83,13 @@ class _Heads(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if self.placeholder is not None and any(part is self.placeholder for part in tree_leaves((args, kwargs))):
-            raise _UsedError
-        if func is F.linear and self._puts_off(*args, **kwargs):
+            raise _PlaceholderReadError
+        if func is F.linear and self._defers(*args, **kwargs):
             return self.placeholder
         return func(*args, **kwargs)
 
-    def _puts_off(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:  # noqa: A002 - as F.linear
-        # Weights of another type (sharded, quantized) have a product of their own.
+    def _defers(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:  # noqa: A002 - as F.linear
+        # A weight of another type (sharded, quantized) has its own product, which torch.mm would not reproduce.
         if type(weight) not in (Tensor, nn.Parameter) or self.vocab_size not in (None, weight.shape[0]):
             return False
         self.placeholder, self.found = input.new_empty(0), HeadInput(input, weight, bias)

@@ -1,4 +1,8 @@
-"""The cross-entropy behind a linear head, with its gradients, by hand and in one buffer of logits.
+"""The cross-entropy behind a linear head and its gradients, computed by hand in one buffer of logits.
+
+For logits z = W h + b of one token and its loss CE = logsumexp(z) − z_target, the gradient at z is
+g = softmax(z) − onehot(target). With the token's weight w in Σ w CE, the chain rule gives w Wᵀg at h, and the sums over
+tokens Σ w g hᵀ at W and Σ w g at b. So g overwrites z, and no second array of size (n, V) is needed.
 
 Shapes: N tokens, n of them at a time, D channels, V vocabulary.
 """
@@ -15,7 +19,7 @@ __all__ = ["HeadLoss"]
 
 
 class HeadLoss:
-    """Cross-entropies of what is shown to a head, `chunk_tokens` at a time, in memory that is used again."""
+    """Cross-entropies of the inputs of a head, `chunk_tokens` at a time, in memory that is reused between calls."""
 
     def __init__(self, chunk_tokens: int) -> None:
         self.chunk_tokens = chunk_tokens
@@ -23,40 +27,42 @@ class HeadLoss:
         self._cast: tuple[Tensor, Tensor] | None = None
 
     def __call__(
-        self, end: HeadInput, targets: Tensor, weight: Tensor, gradients: Gradients | None
+        self, head: HeadInput, targets: Tensor, weight: Tensor, gradients: Gradients | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Cross-entropies (N,), and the gradient of Σ w CE at what is shown, of its shape; the head's is added.
+        """Cross-entropies (N,), and the gradient of Σ w CE at `head.hidden`, of its shape.
 
         Args:
             targets, weight: (N,).
-            gradients: where the head's gradients are summed; None: no gradient is wanted.
+            gradients: the gradients of the head's weight and bias are added to it; None: no gradients are computed.
         """
-        dtype = _product_dtype(end)
-        shown = end.shown.detach().flatten(0, -2).to(dtype)
-        made = None if gradients is None else torch.empty_like(shown)
+        dtype = _product_dtype(head)
+        hidden = head.hidden.detach().flatten(0, -2).to(dtype)
+        at_hidden = None if gradients is None else torch.empty_like(hidden)
         losses = []
-        with torch.autocast(shown.device.type, enabled=False):
-            for begin in range(0, len(shown), self.chunk_tokens):
+        with torch.autocast(hidden.device.type, enabled=False):  # the dtype is chosen above, as autocast would
+            for begin in range(0, len(hidden), self.chunk_tokens):
                 part = slice(begin, begin + self.chunk_tokens)
-                logits = self._product(end, shown[part])
+                logits = self._product(head, hidden[part])
                 error = logits.to(torch.promote_types(dtype, torch.float32))
                 losses.append(_softmax_minus_target_(error, targets[part]))
-                if gradients is not None and made is not None:
+                if gradients is not None and at_hidden is not None:
                     error = error.to(dtype)
-                    torch.mm(error, self._matrix(end.weight, dtype), out=made[part])
-                    made[part].mul_(weight[part, None])
-                    _add(gradients, end, error, shown[part], weight[part])
-        return torch.cat(losses), None if made is None else made.view_as(end.shown).to(end.shown.dtype)
+                    torch.mm(error, self._matrix(head.weight, dtype), out=at_hidden[part])
+                    at_hidden[part].mul_(weight[part, None])
+                    _add_head_gradients(gradients, head, error, hidden[part], weight[part])
+        if at_hidden is not None:
+            at_hidden = at_hidden.view_as(head.hidden).to(head.hidden.dtype)
+        return torch.cat(losses), at_hidden
 
-    def _product(self, end: HeadInput, shown: Tensor) -> Tensor:
+    def _product(self, head: HeadInput, hidden: Tensor) -> Tensor:
         """Logits (n, V), in the buffer."""
-        matrix = self._matrix(end.weight, shown.dtype).mT
-        if self._logits is None or self._logits.shape[1] != matrix.shape[1] or len(self._logits) < len(shown):
-            self._logits = shown.new_empty(len(shown), matrix.shape[1])
-        out = self._logits[: len(shown)]
-        if end.bias is None:
-            return torch.mm(shown, matrix, out=out)
-        return torch.addmm(end.bias.detach().to(shown.dtype), shown, matrix, out=out)
+        matrix = self._matrix(head.weight, hidden.dtype).mT
+        if self._logits is None or self._logits.shape[1] != matrix.shape[1] or len(self._logits) < len(hidden):
+            self._logits = hidden.new_empty(len(hidden), matrix.shape[1])
+        out = self._logits[: len(hidden)]
+        if head.bias is None:
+            return torch.mm(hidden, matrix, out=out)
+        return torch.addmm(head.bias.detach().to(hidden.dtype), hidden, matrix, out=out)
 
     def _matrix(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         """The weight in the dtype of the product, cast once for all chunks."""
@@ -65,30 +71,30 @@ class HeadLoss:
         return self._cast[1]
 
 
-def _product_dtype(end: HeadInput) -> torch.dtype:
-    """In which `F.linear` would multiply."""
-    device, dtype = end.shown.device.type, torch.promote_types(end.shown.dtype, end.weight.dtype)
+def _product_dtype(head: HeadInput) -> torch.dtype:
+    """The dtype in which `F.linear` would multiply."""
+    device, dtype = head.hidden.device.type, torch.promote_types(head.hidden.dtype, head.weight.dtype)
     autocast = torch.is_autocast_enabled(device) and dtype != torch.float64
     return torch.get_autocast_dtype(device) if autocast else dtype
 
 
 def _softmax_minus_target_(logits: Tensor, targets: Tensor) -> Tensor:
-    """Turn logits (n, V) into p − onehot(target), the gradient of the cross-entropies (n,) that are returned."""
+    """Overwrite logits (n, V) by softmax − onehot(target), and return the cross-entropies (n,)."""
     column = targets[:, None]
-    logits.sub_(logits.amax(1, keepdim=True))
+    logits.sub_(logits.amax(1, keepdim=True))  # exp cannot overflow, and softmax and loss do not change
     at_target = logits.gather(1, column)
     total = logits.exp_().sum(1, keepdim=True)
     logits.div_(total).scatter_add_(1, column, -torch.ones_like(at_target))
     return (total.log() - at_target).squeeze(1)
 
 
-def _add(gradients: Gradients, end: HeadInput, error: Tensor, shown: Tensor, weight: Tensor) -> None:
-    """What a chunk tells the head: error (n, V), shown (n, D), weight (n,)."""
-    if end.weight.requires_grad:
-        sum_, weighted = gradients.of(end.weight), (shown * weight[:, None]).to(shown.dtype)
+def _add_head_gradients(gradients: Gradients, head: HeadInput, error: Tensor, hidden: Tensor, weight: Tensor) -> None:
+    """Add a chunk's gradients at the head's weight and bias: error (n, V), hidden (n, D), weight (n,)."""
+    if head.weight.requires_grad:
+        sum_, weighted = gradients.sum_for(head.weight), (hidden * weight[:, None]).to(hidden.dtype)
         if sum_.dtype == error.dtype:
             sum_.addmm_(error.mT, weighted)
-        else:
+        else:  # a half-precision product, added up in float32
             sum_.add_(error.mT @ weighted)
-    if end.bias is not None and end.bias.requires_grad:
-        gradients.of(end.bias).add_(error.mT @ weight.to(error.dtype))
+    if head.bias is not None and head.bias.requires_grad:
+        gradients.sum_for(head.bias).add_(error.mT @ weight.to(error.dtype))

@@ -1,4 +1,4 @@
-"""One report in three views: rows for a terminal, JSON, and a single HTML file.
+"""One report in several views: text for a terminal, JSON, Markdown, and a single HTML file.
 
 report = build(runs, claims_for(["P1.T2"]))
 print(report.to_text())

@@ -1,4 +1,4 @@
-"""A figure as data: lines over x, or points where x is measured, too."""
+"""A figure as data: lines over x, or points (x, y) if x is measured as well."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["Chart", "Line", "scattered"]
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One condition over x: mean, least and largest over seeds (the finite ones among them)."""
+    """One condition over x: mean, smallest and largest finite value over seeds."""
 
     condition: str
     n: int
-    """Seeds."""
+    """Number of seeds."""
     x: tuple[float, ...]
     mean: tuple[float, ...]
     low: tuple[float, ...]
@@ -33,16 +33,16 @@ class Chart:
     log: bool
     """Whether y is logarithmic."""
     whole_x: bool
-    """Whether x counts something that has no halves and is short: loops, exits."""
+    """Whether x is a small integer: a loop, an exit."""
     lines: tuple[Line, ...]
     log_x: bool = False
-    """Whether x is logarithmic, too."""
+    """Whether x is logarithmic."""
     points: bool = False
-    """Whether every seed is a point of its own, since x is measured, too; otherwise a line over what seeds share."""
+    """Whether each seed is a point, since its x is measured; otherwise seeds share x, and a line shows their mean."""
 
 
 def scattered(condition: str, n: int, xy: Iterable[tuple[float, float]]) -> tuple[Line, ...]:
-    """Points (x, y) of one condition, by x, without those that are not finite; nothing where none is left."""
+    """The finite points (x, y) of one condition, sorted by x, as one line; no line if there are none."""
     kept = sorted(pair for pair in xy if all(map(math.isfinite, pair)))
     if not kept:
         return ()

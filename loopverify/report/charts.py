@@ -1,4 +1,4 @@
-"""The figures as data: what is drawn, of which runs, in which units. Drawing is left to figures.py.
+"""The figures as data: which quantities of which runs, in which units. `report.figures` draws them.
 
 Figures of Sharma & Vu 2026: 1 (gap-by-visibility), 3 (update-by-loop, turning-by-loop), 4 (perplexity-by-speed),
 5 and 6 (ce-by-scale), 7 (ce-by-run).
@@ -24,7 +24,7 @@ History = Sequence[Mapping[str, Any]]
 
 
 def charts(runs: Sequence[Run], histories: Mapping[str, History]) -> tuple[Chart, ...]:
-    """The figures for which there is anything to draw."""
+    """The figures for which the runs have data."""
     loops = last_loop(runs)
     state, exits = _per_loop(runs, "norm", range(loops + 1)), _per_loop(runs, "ce", range(1, loops + 1))
     made = (
@@ -50,7 +50,7 @@ def charts(runs: Sequence[Run], histories: Mapping[str, History]) -> tuple[Chart
             name="ce-by-exit",
             title="Held-out cross-entropy, exit by exit",
             x_label="exit k",
-            y_label="CE(k) (nats a token)",
+            y_label="CE(k) (nats per token)",
             log=_spans(exits, 4),
             whole_x=True,
             lines=exits,
@@ -62,13 +62,13 @@ def charts(runs: Sequence[Run], histories: Mapping[str, History]) -> tuple[Chart
 
 
 def _of_depth(runs: Sequence[Run]) -> tuple[Chart, ...]:
-    """The figures of what depth is worth: by what the loss sees, by loops and by time."""
+    """The figures of what loops contribute: by visibility, by loops and by time."""
     return (
         Chart(
             name="gap-by-visibility",
             title="What the last exit's gradient sees of scale, and how usable the first exit is",
             x_label="r_K (radial part of the gradient)",
-            y_label="CE(1) − CE(K) (nats a token)",
+            y_label="CE(1) − CE(K) (nats per token)",
             log=False,
             whole_x=False,
             lines=_scatter(runs, f"r@{last_loop(runs)}", f"ce@1-ce@{last_loop(runs)}"),
@@ -79,7 +79,7 @@ def _of_depth(runs: Sequence[Run]) -> tuple[Chart, ...]:
             name="ce-by-run",
             title="Held-out cross-entropy of the last exit, by the loops that are run",
             x_label="loops of the run",
-            y_label="CE (nats a token)",
+            y_label="CE (nats per token)",
             log=False,
             whole_x=True,
             lines=_over(runs, "ce_run"),
@@ -89,7 +89,7 @@ def _of_depth(runs: Sequence[Run]) -> tuple[Chart, ...]:
 
 
 def _of_long_runs(runs: Sequence[Run]) -> tuple[Chart, ...]:
-    """The figures of runs far past the trained loops, and of a state rescaled."""
+    """The figures of runs far beyond the trained loops, and of rescaled states."""
     return (
         Chart(
             name="update-by-loop",
@@ -111,9 +111,9 @@ def _of_long_runs(runs: Sequence[Run]) -> tuple[Chart, ...]:
         ),
         Chart(
             name="ce-by-scale",
-            title="Held-out cross-entropy with the last state rescaled in front of its readout",
+            title="Held-out cross-entropy with the last state rescaled before its readout",
             x_label="factor α",
-            y_label="CE (nats a token)",
+            y_label="CE (nats per token)",
             log=True,
             whole_x=False,
             lines=_over(runs, "sweep_ce"),
@@ -123,12 +123,12 @@ def _of_long_runs(runs: Sequence[Run]) -> tuple[Chart, ...]:
 
 
 def _over(runs: Sequence[Run], kind: str) -> tuple[Line, ...]:
-    """Lines of every metric kind@x of which x is a number."""
+    """Lines over x of all metrics kind@x where x is a number."""
     points: dict[str, list[tuple[float, Any]]] = {run.label: [] for run in runs}
     for run in runs:
         for name, y in run.metrics.items():
-            of, _, x = name.partition("@")
-            if of == kind and x.replace(".", "", 1).isdigit():
+            prefix, _, x = name.partition("@")
+            if prefix == kind and x.replace(".", "", 1).isdigit():
                 points[run.label].append((float(x), y))
     return _lines(points, runs)
 
@@ -178,6 +178,6 @@ def _line(condition: str, seeds: list[list[tuple[float, Any]]]) -> Line:
 
 
 def _spans(lines: Sequence[Line], factor: float) -> bool:
-    """Whether the means differ by more than a factor: then a linear axis would flatten most lines."""
+    """Whether the means differ by more than a factor, so that a linear axis would flatten most lines."""
     values = [y for line in lines for y in line.mean]
     return bool(values) and min(values) > 0 and max(values) > factor * min(values)

@@ -1,4 +1,4 @@
-"""What was true of all runs, and where they differ."""
+"""The facts that all runs share, and those in which they differ."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MOST_SHOWN = 3
 
 
 def shared_facts(runs: Sequence[Run]) -> dict[str, str]:
-    """Every fact of the runs, once: its value where all agree, otherwise how many runs have which."""
+    """Every fact of the runs once: its value if all agree, otherwise the number of runs per value."""
     names = dict.fromkeys(name for run in runs for name in run.facts)
-    return {name: _told([run.facts.get(name, "unknown") for run in runs]) for name in names}
+    return {name: _summary([run.facts.get(name, "unknown") for run in runs]) for name in names}
 
 
-def _told(values: Sequence[str]) -> str:
+def _summary(values: Sequence[str]) -> str:
     counts = Counter(values)
     if len(counts) == 1:
         return values[0]

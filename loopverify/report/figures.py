@@ -1,4 +1,4 @@
-"""Charts drawn as SVG that takes its ink from the page: black on a light one, white on a dark one."""
+"""Charts drawn as SVG in the text color of the page: black on a light page, white on a dark one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["draw"]
 
-_INK = "#010203"  # a color that nothing else has, so that it can become the page's own
-# Told apart on light and dark. Warm: scale hidden from the loss; cold: scale under control.
+_INK = "#010203"  # used for nothing else, so that it can be replaced by the page's color
+# Distinguishable on light and dark pages. Warm: scale hidden from the loss; cold: scale under control.
 _COLORS = {"rmsnorm": "#D55E00", "layernorm": "#E69F00", "raw": "#2B86CC", "final_only": "#8E6FD0"}
 _ADDED, _OTHER = {"penalty": "#009E73", "latent": "#8C6D31"}, "#CC79A7"
 _DASHES: dict[str, Any] = {"terminal": (0, (5, 2)), "exit_weighted": (0, (1, 1.5))}
@@ -69,8 +69,8 @@ def _fill(axes: Axes, chart: Chart, preset: str) -> None:
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
     axes.grid(visible=True, axis="y")
-    told = f"n = {seeds[0]} seed{'s' if seeds[0] > 1 else ''}" if len(seeds) == 1 else "n by condition"
-    axes.set_title(f"preset {preset}, {told}", loc="right", fontsize=9)
+    n = f"n = {seeds[0]} seed{'s' if seeds[0] > 1 else ''}" if len(seeds) == 1 else "n by condition"
+    axes.set_title(f"preset {preset}, {n}", loc="right", fontsize=9)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, handlelength=3)
     if chart.whole_x:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -101,17 +101,17 @@ def _log_scale(axes: Axes, chart: Chart) -> None:
     positive = [y for line in chart.lines for y in itertools.chain(line.low, line.high) if y > 0]
     decades = math.log10(max(positive) / min(positive)) if positive else 0
     axes.set_yscale("log")
-    # Few decades leave few powers of ten to label.
+    # Over few decades, powers of ten alone would give too few labels.
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 3 else (1,)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _inline(svg: str, chart: Chart) -> str:
-    """The <svg> element alone, in the page's ink, its ids apart from those of other figures."""
+    """The <svg> element alone, in the page's text color, with ids that are unique among figures."""
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     svg = re.sub(r"\s*<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{chart.name}-", svg)
-    # Sized by the page, and named for those who do not see it.
+    # The page sets the size; screen readers read the title.
     svg = re.sub(r' (?:width|height)="[^"]*pt"', "", svg, count=2)
     return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(chart.title)}"', 1).strip()

@@ -21,7 +21,7 @@ def frontier_chart(frontiers: Mapping[str, Frontier]) -> Chart:
     """A point for every fixed depth and for every halting rule of some models.
 
     Args:
-        frontiers: by condition, '<loss>/<readout>', whose color its points get.
+        frontiers: by condition, '<loss>/<readout>', which determines the color of the points.
     """
     return _against_speed(
         "perplexity-by-halting",
@@ -32,10 +32,10 @@ def frontier_chart(frontiers: Mapping[str, Frontier]) -> Chart:
 
 
 def depth_chart(runs: Sequence[Run]) -> Chart:
-    """A point for every fixed depth of the runs that were timed, beside the RMSNorm runs of the same seeds.
+    """A point for every fixed depth of the runs that were timed, and of the RMSNorm runs of the same seeds.
 
-    Both speeds are from one measurement, which times the readouts in turns: 'timing_tokens_per_s@k' of the run that was
-    timed, 'timing_rmsnorm_tokens_per_s@k' of the RMSNorm readout in the place of its own.
+    Both speeds are from one measurement with interleaved timing: 'timing_tokens_per_s@k' of the run that was timed, and
+    'timing_rmsnorm_tokens_per_s@k' of the same run with an RMSNorm readout in place of its own.
     """
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
     seeds: dict[str, set[int]] = defaultdict(set)
@@ -79,12 +79,12 @@ def _point(point: FrontierPoint) -> tuple[float, float]:
 
 
 def _timed(runs: Sequence[Run]) -> Iterator[tuple[Run, str, Run]]:
-    """(run with the speed, its metric, run whose speed it is): every run but those with RMSNorm, and its rival."""
+    """(run with the metric, metric, run whose speed it is), for every run without RMSNorm and for its RMSNorm rival."""
     by_label = {run.label: run for run in runs}
     for run in runs:
         loss, readout, *rest = run.condition.split("/")
         if readout == "rmsnorm":
-            continue  # timed in turns with others, or with nothing to be compared with
+            continue  # timed only as the rival of other runs
         rival = by_label.get(f"{'/'.join([loss, 'rmsnorm', *rest])} seed {run.seed}")
         yield run, "timing_tokens_per_s", run
         if rival is not None:

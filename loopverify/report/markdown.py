@@ -1,4 +1,4 @@
-"""The claims as a Markdown table: what the paper found, what these runs found, and what follows."""
+"""The claims as a Markdown table: the paper's value, the measured value, what is required, and the verdict."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["claim_table", "markdown", "table"]
 
 
 def markdown(report: Record) -> str:
-    """One row a claim, in the order of the record; what fell short is set in bold."""
+    """A summary, then one row per claim, in the order of the record; verdicts other than 'held' are in bold."""
     preset = f"Preset {report.preset}, {report.runs} runs. " if report.preset else ""
     return f"{preset}{summary(report)}.\n\n{claim_table(report.evidence)}\n"
 

@@ -1,4 +1,4 @@
-"""The measured counterpart of Table 2: one row a condition, next to what the paper printed."""
+"""The measured counterpart of Table 2: one row per condition, next to the paper's values."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["Row", "Spread", "by_condition", "last_loop", "measured_rows"]
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """A mean over seeds and its sample standard deviation, where there are two seeds or more."""
+    """A mean over seeds and its sample standard deviation, if there are at least two seeds."""
 
     mean: float
     std: float | None
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """Of the finite among some values; None when there are none."""
+        """The spread of the finite values; None if there are none."""
         finite = [value for value in values if math.isfinite(value)]
         return cls(mean=fmean(finite), std=stdev(finite) if len(finite) > 1 else None) if finite else None
 
@@ -41,15 +41,15 @@ class Row:
     norm: Spread | None
     """Mean tokenwise ||H_K||_2 (L2 over channels), over seeds; None when no run has a finite one."""
     perplexity: tuple[float, ...]
-    """Exits 1..K, the mean over seeds as in the paper."""
+    """Perplexity of exits 1..K, the mean over seeds as in the paper."""
     diverged: tuple[int, ...]
     """Seeds whose final norm is not finite; they are left out of `norm`."""
     metrics: Mapping[str, tuple[float, ...]]
     """Every metric that all of its runs have, in the order of `seeds`."""
     published_norm: Mapping[str, Spread]
-    """By model size, with the paper's standard deviation."""
+    """The paper's final norm by model size, with its standard deviation."""
     published_perplexity: Mapping[str, float]
-    """At exit 4, by model size."""
+    """The paper's perplexity of exit 4 by model size."""
 
     def to_dict(self) -> dict[str, Any]:
         """The row as JSON values (which may not be finite)."""
@@ -63,7 +63,7 @@ class Row:
 
 
 def by_condition(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """The runs of every condition, in the order of Table 2, further conditions after them."""
+    """The runs of every condition, in the order of Table 2, followed by other conditions."""
     grouped = {name: list(group) for name, group in groupby(runs, key=lambda run: run.condition)}
     order = [*paper.conditions(), *grouped]
     return {name: grouped[name] for name in sorted(grouped, key=order.index)}
@@ -76,7 +76,7 @@ def last_loop(runs: Iterable[Run], metric: str = "norm") -> int:
 
 
 def measured_rows(runs: Sequence[Run]) -> tuple[Row, ...]:
-    """The table of some runs, sorted by condition as `one_study` leaves them."""
+    """The rows of `runs`, which are sorted by condition, as `one_study` returns them."""
     loops = last_loop(runs)
     return tuple(_row(condition, of, loops) for condition, of in by_condition(runs).items())
 

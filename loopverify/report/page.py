@@ -37,10 +37,10 @@ def page(report: Record) -> str:
         report=report,
         columns=text.table_columns(report),
         summary=text.summary(report),
-        # The only markup not escaped: drawn here, from strings that the drawing escapes.
+        # The only markup that is not escaped: it is drawn here, and `draw` escapes its strings.
         figures=[(chart, Markup(draw(chart, report.preset))) for chart in report.charts],
         marks=_MARKS,
-        papers={paper_id: told for paper_id, told in paper.tables()["source"].items() if _cited(report, paper_id)},
+        papers={paper_id: source for paper_id, source in paper.tables()["source"].items() if _cited(report, paper_id)},
         version=__version__,
     )
 

@@ -1,4 +1,4 @@
-"""A figure of ratios: a dot for each median on a logarithmic axis, its range, and the goal where there is one."""
+"""A figure of ratios: a dot for each median on a logarithmic axis, its range, and its goal if it has one."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from loopverify.errors import MissingDependencyError
 
 __all__ = ["RatioBar", "draw_ratios"]
 
-_INK = "#808080"  # to be read on a light page and on a dark one
-_PLOT, _LINE, _CHARACTER = 5.0, 0.2, 0.07  # inches: the plot, and a line and a character of the labels beside it
-_MADE, _MISSED = "#009E73", "#D55E00"
+_INK = "#808080"  # readable on light and dark pages
+_PLOT, _LINE, _CHARACTER = 5.0, 0.2, 0.07  # inches: the plot; a line and a character of its labels
+_REACHED, _MISSED = "#009E73", "#D55E00"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RatioBar:
-    """One ratio: less than 1 where what is named first is the cheaper."""
+    """One ratio of costs: below 1 if the first of the two compared is cheaper."""
 
     label: str
     median: float
     low: float
     high: float
     goal: float | None = None
-    """The most that the median should be."""
+    """The largest acceptable median."""
 
 
 def draw_ratios(bars: Sequence[RatioBar]) -> str:
-    """The figure as the text of an SVG file; warm where a goal is missed.
+    """The figure as the text of an SVG file; missed goals are orange.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
@@ -47,7 +47,7 @@ def draw_ratios(bars: Sequence[RatioBar]) -> str:
         figure = Figure(figsize=(_PLOT + _CHARACTER * _widest(bars), 1 + _LINE * _lines(bars)), layout="constrained")
         axes = figure.add_subplot()
         for place, bar in enumerate(reversed(bars)):
-            color = _INK if bar.goal is None else _MADE if bar.median <= bar.goal else _MISSED
+            color = _INK if bar.goal is None else _REACHED if bar.median <= bar.goal else _MISSED
             axes.plot([bar.low, bar.high], [place, place], color=color, linewidth=1.5)
             axes.plot([bar.median], [place], "o", color=color, markersize=5)
             if bar.goal is not None:
@@ -57,7 +57,7 @@ def draw_ratios(bars: Sequence[RatioBar]) -> str:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_yticks(range(len(bars)), [bar.label for bar in reversed(bars)])
-        axes.set_xlabel("ratio: median, range over rounds, and | the goal, not to be exceeded")
+        axes.set_xlabel("ratio: median, range over rounds; |: the goal, an upper bound")
         axes.spines[["top", "right", "left"]].set_visible(False)
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

@@ -1,4 +1,4 @@
-"""Report: the record with its three views, and how it is built from runs."""
+"""Report: the record of a study with its views, and how it is built from runs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["Report", "build"]
 
 
 class Report(Record):
-    """A record that can show itself on a terminal, as JSON, as Markdown and as one HTML file."""
+    """A record with views as terminal text, JSON, Markdown and one HTML file."""
 
     def to_json(self) -> str:
-        """The record as JSON, with numbers that JSON lacks as 'nan', 'inf' and '-inf'."""
+        """The record as JSON; numbers that JSON lacks become 'nan', 'inf' and '-inf'."""
         record = {
             "loopverify": __version__,
             "title": self.title,
@@ -53,11 +53,11 @@ class Report(Record):
         return markdown(self)
 
     def to_terminal_rows(self) -> tuple[TerminalRow, ...]:
-        """One row a claim, as plain strings, for a table of any kind."""
+        """One row per claim, as plain strings, for any kind of table."""
         return terminal_rows(self)
 
     def to_text(self, width: int = 100) -> str:
-        """The record as plain text of lines of at most `width` characters where words allow."""
+        """The record as plain text, in lines of at most `width` characters (longer words are not broken)."""
         return plain(self, width)
 
 
@@ -72,10 +72,10 @@ def build(
     """Judge `claims` on `runs` and gather what the runs measured.
 
     Args:
-        runs: of one preset, each condition and seed once.
+        runs: runs of one preset, with each condition and seed at most once.
         claims: all of `loopverify.claims.CLAIMS` when omitted.
         histories: evaluations during training by `Run.key`, for the figure over steps.
-        facts: of the study as a whole (wall time, command, ...), shown before those of the runs.
+        facts: facts of the whole study (wall time, command, ...), shown before those of the runs.
 
     Raises:
         InputError: runs that must not be compared.

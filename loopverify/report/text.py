@@ -1,4 +1,4 @@
-"""The report for a terminal: plain strings, with no library for tables needed."""
+"""The report as plain text for a terminal, without a library for tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INDENT = " " * 14
 
 
 class TerminalRow(NamedTuple):
-    """One claim in a table; the field names are the headings."""
+    """One claim in a table; field names are headings."""
 
     claim: str
     source: str
@@ -28,7 +28,7 @@ class TerminalRow(NamedTuple):
 
 
 def terminal_rows(report: Record) -> tuple[TerminalRow, ...]:
-    """One row a claim."""
+    """One row per claim."""
     return tuple(
         TerminalRow(e.claim, e.source, e.published_text, f"{e.measured_text}, {e.required_text}", e.n, e.verdict)
         for e in report.evidence
@@ -54,7 +54,7 @@ def plain(report: Record, width: int) -> str:
 
 
 def table_columns(report: Record) -> list[tuple[str, list[str]]]:
-    """The measured table as (heading, cells) a column; the paper's columns come last."""
+    """The measured table as one (heading, cells) per column; the paper's columns are last."""
     rows = report.rows
     exits = [(f"PPL at {k}", [number(row.perplexity[k - 1]) for row in rows]) for k in range(1, report.loops + 1)]
     sizes = dict.fromkeys(size for row in rows for size in row.published_norm)
@@ -68,8 +68,8 @@ def table_columns(report: Record) -> list[tuple[str, list[str]]]:
 
 
 def _norm(row: Row) -> str:
-    told = "–" if row.norm is None else str(row.norm)
-    return told + (f" ({len(row.diverged)} diverged)" if row.diverged else "")
+    norm = "–" if row.norm is None else str(row.norm)
+    return norm + (f" ({len(row.diverged)} diverged)" if row.diverged else "")
 
 
 def _published(row: Row, size: str) -> str:
@@ -79,16 +79,16 @@ def _published(row: Row, size: str) -> str:
 
 
 def _claim(e: Evidence, width: int) -> list[str]:
-    told = [f"{e.measured_text}, required {e.required_text}; paper {e.published_text}"]
+    parts = [f"{e.measured_text}, required {e.required_text}; paper {e.published_text}"]
     if e.verdict != "held":
-        told += [e.sentence, e.basis]
-    lines = [line for part in told for line in _wrapped(part, width, _INDENT)]
+        parts += [e.sentence, e.basis]
+    lines = [line for part in parts for line in _wrapped(part, width, _INDENT)]
     return [f"{e.verdict:<{len(_INDENT)}}{e.claim} (n = {e.n})", *lines]
 
 
-def _wrapped(told: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
+def _wrapped(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
     return textwrap.wrap(
-        told,
+        text,
         width=max(width, len(_INDENT) + 20),
         initial_indent=indent,
         subsequent_indent=indent if hanging is None else hanging,
@@ -98,7 +98,7 @@ def _wrapped(told: str, width: int, indent: str = "", hanging: str | None = None
 
 
 def _table(columns: Sequence[tuple[str, list[str]]], width: int) -> str:
-    """Columns side by side, as many as fit; numbers flush right."""
+    """As many columns as fit, the first one left-aligned, the others right-aligned."""
     drawn: list[list[str]] = []
     used = 0
     for place, (heading, cells) in enumerate(columns):

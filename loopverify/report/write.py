@@ -1,4 +1,4 @@
-"""The report's files, each put in place whole or not at all."""
+"""Write the report's files atomically."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__ = ["write"]
 
 
 def write(report: Report, folder: str | os.PathLike[str]) -> tuple[Path, Path, Path]:
-    """Write 'report.html', 'report.json' and 'report.md' into `folder`, made when missing; returns their paths.
+    """Write 'report.html', 'report.json' and 'report.md' into `folder`, created if missing; returns their paths.
 
-    All views are made before any file changes, and each is renamed into place: a reader never sees half a file.
+    All views are computed before any file changes, and each file is renamed into place: a reader never sees a partial
+    file.
 
     Raises:
         MissingDependencyError: jinja2 or matplotlib is not installed; nothing is written.

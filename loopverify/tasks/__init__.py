@@ -1,5 +1,5 @@
-"""Synthetic tasks of an exact depth: sequences drawn from a generator of random numbers, with one answer asked at the
-end that takes d steps to find. The families are those of the loop-boundary study (P2): pointer-chasing, Boolean
+"""Synthetic tasks of exact depth d: each sequence ends in one question, whose answer takes d steps to find. Sequences
+are drawn from a random generator. The families are those of the loop-boundary study (P2): pointer-chasing, Boolean
 circuits, and the parity of several pointer walks.
 
 task = Hops(symbols=5, depth=4)

@@ -16,7 +16,7 @@ from loopverify.tasks.task import Sequences, depths
 __all__ = ["Circuit"]
 
 # Value of (a, b) = 00, 01, 10, 11 for AND, OR, XOR and their negations. Closed under negation, so a gate drawn
-# uniformly is 1 half of the time whatever it reads.
+# uniformly is 1 half of the time for any inputs.
 _GATES = torch.tensor(
     [[0, 0, 0, 1], [0, 1, 1, 1], [0, 1, 1, 0], [1, 1, 1, 0], [1, 0, 0, 0], [1, 0, 0, 1]], dtype=torch.int64
 )
@@ -24,16 +24,16 @@ _GATES = torch.tensor(
 
 @dataclass(frozen=True, kw_only=True)
 class Circuit:
-    """w input bits, then levels 1..depth of w gates, each reading two wires of the level below; asked is the value of
-    one gate of level d.
+    """w input bits, then levels 1..depth of w gates, each reading two wires of the level below; the question is the
+    value of one gate of level d.
 
     Tokens, T = w + depth·w + 1: the inputs by wire, the gates by level and wire, then one token (d, wire). Tokens 0 and
     1 are the answers; input i with bit b is 2 + 2i + b; a gate g (AND, OR, XOR, NAND, NOR, XNOR = 0..5) of the wires a
     and b is 2 + 2w + g·w² + a·w + b; a question (d, wire) is 2 + 2w + 6w² + (d − 1)·w + wire.
 
-    d is exact: every path from the asked gate to an input passes d gates. All levels are there whatever is asked, so
-    the length does not tell d. Gates are uniform over the six and pairs of wires uniform over the unequal ones, which
-    balances the answers: 1/2, at every d and w.
+    d is exact: every path from the asked gate to an input passes d gates. All levels are present for every
+    question, so the length does not reveal d. Gates are uniform over the six, and pairs of wires uniform over the
+    unequal ones, which balances the answers: each has probability 1/2, at every d and w.
     """
 
     width: int = 4

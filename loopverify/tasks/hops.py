@@ -17,15 +17,14 @@ __all__ = ["Hops"]
 
 @dataclass(frozen=True, kw_only=True)
 class Hops:
-    """f maps the n symbols to themselves; asked is f^d(start), for d in 1..depth.
+    """f maps the n symbols to themselves; the question is f^d(start), for d in 1..depth.
 
     Tokens, T = n + 1: the n pairs (s -> f(s)) in random order, one token each, then one token (start, d). A symbol i as
     an answer is token i, a pair (s -> t) is n + s·n + t, a question (start, d) is n + n² + start·depth + d − 1.
 
     d is exact: the walk start, f(start), ..., f^d(start) visits d + 1 different symbols, so no shorter walk ends at the
-    answer, and none but the start is ruled out: given the start, the answer is uniform over the n − 1 others, at
-    every d. The pointers of symbols that the walk does not leave are drawn uniformly. Width is n: the pairs among which
-    each pointer is to be found.
+    answer. Given the start, the answer is uniform over the n − 1 other symbols, at every d. The other pointers are
+    drawn uniformly. The width is n: the number of pairs among which each pointer must be found.
     """
 
     symbols: int = 5
@@ -45,7 +44,7 @@ class Hops:
 
     @property
     def answers(self) -> int:
-        """n: the symbols. By the best constant guess among those other than the start, 1/(n − 1) are right."""
+        """n: the symbols. The best constant guess, any symbol but the start, is right with probability 1/(n − 1)."""
         return self.symbols
 
     @property

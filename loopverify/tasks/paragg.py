@@ -17,15 +17,16 @@ __all__ = ["Paragg"]
 
 @dataclass(frozen=True, kw_only=True)
 class Paragg:
-    """f runs through the n symbols in one cycle and each symbol has a bit; asked is the parity of the bits of f^d(s)
+    """f is one cycle through the n symbols and each symbol has a bit; the question is the parity of the bits of f^d(s)
     over w starts s.
 
     Tokens, T = 2n + w + 1: the n pairs (s -> f(s)) in random order, the bits of the symbols in random order, the w
     starts, which differ, and d. Tokens 0 and 1 are the answers; a pair (s -> t) is 2 + s·n + t; a symbol s with bit b
     is 2 + n² + 2s + b; a start s is 2 + n² + 2n + s; a depth d is 2 + n² + 3n + d − 1.
 
-    d is exact for every walk: fewer than n steps on the cycle never meet again, and as n > 2·depth the way back is
-    longer. f keeps the ends apart, so the parity is that of w independent fair bits: 1/2, at every d and w.
+    d is exact for every walk: fewer than n steps on the cycle visit no symbol twice, and since n > 2·depth the way
+    backwards is longer. f is one-to-one, so different starts have different ends, and the parity is that of w
+    independent fair bits: each answer has probability 1/2, at every d and w.
     """
 
     symbols: int = 9
@@ -33,7 +34,7 @@ class Paragg:
     depth: int = 4
     """The largest d."""
     width: int = 2
-    """w, the walks whose ends are added up."""
+    """w, the number of walks whose bits are added."""
 
     def __post_init__(self) -> None:
         check_count("depth", self.depth)

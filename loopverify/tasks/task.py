@@ -14,7 +14,7 @@ from loopverify.errors import InputError
 __all__ = ["NOT_ASKED", "Sequences", "Task", "depths", "shuffled"]
 
 NOT_ASKED = -100
-"""The target where nothing is asked, which torch.nn.functional.cross_entropy leaves out."""
+"""The target where nothing is asked, which torch.nn.functional.cross_entropy ignores."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -26,7 +26,7 @@ class Sequences:
     targets: Tensor
     """(B, T) int64: the token of the answer at the last position, `NOT_ASKED` at all others."""
     depths: Tensor
-    """(B,) int64: the steps d that each answer takes."""
+    """(B,) int64: d, the number of steps that each answer takes."""
 
     @classmethod
     def asked_last(cls, tokens: Tensor, answers: Tensor, depths: Tensor) -> Self:
@@ -52,13 +52,13 @@ class Task(Protocol):
         """T, the same for every depth."""
 
     def draw(self, count: int, generator: torch.Generator, depth: int | None = None) -> Sequences:
-        """`count` instances from the next random numbers of a generator (on the CPU).
+        """`count` instances drawn with `generator` (on the CPU).
 
         Args:
-            depth: of every instance; drawn uniformly from 1 to the task's own when omitted.
+            depth: of every instance; drawn uniformly from 1 to the task's `depth` when omitted.
 
         Raises:
-            InputError: a count below 1, or a depth that the task does not have.
+            InputError: a count below 1, or a depth outside 1..the task's `depth`.
         """
 
 
@@ -68,7 +68,7 @@ def depths(count: int, generator: torch.Generator, deepest: int, depth: int | No
     if depth is None:
         return torch.randint(1, deepest + 1, (count,), generator=generator)
     if not 1 <= depth <= deepest:
-        raise InputError(f"depth is {depth}; expected 1..{deepest}, what the task was made for")
+        raise InputError(f"depth is {depth}; expected 1..{deepest}, the largest depth of this task")
     return torch.full((count,), depth)
 
 

@@ -103,7 +103,8 @@ def test_every_check_and_trait_has_a_line() -> None:
     lines = library.checks(ROOT).splitlines()
     assert len(lines) == 2 + len(CHECKS)
     row = next(line for line in lines if line.startswith("| `cache_slots` |"))
-    assert row == "| `cache_slots` | A cache sized by layers instead of layers times loops. | `decode`, `cache_slots` |"
+    fault = "A cache with one slot per layer instead of one per layer and loop."
+    assert row == f"| `cache_slots` | {fault} | `decode`, `cache_slots` |"
     assert all(check.catches.endswith(".") for check in CHECKS.values())
     assert len(library.traits(ROOT).splitlines()) == 2 + len(TRAITS)
 

@@ -1,4 +1,4 @@
-"""The plugin in a pytest of its own: what it costs, and the conformance suite through its two pytest doors."""
+"""The plugin in a separate pytest: its cost, and the conformance suite through its two pytest interfaces."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def needs_a_width(width):
 
 @pytest.fixture(scope="module", autouse=True)
 def _imported() -> None:
-    """An inner pytest forgets modules that it imported, and torch cannot be imported twice: import all of it now."""
+    """An inner pytest unloads modules that it imported; torch cannot be imported twice, so import all of it now."""
     lv.check_looped_model(LoopedTransformer(TransformerConfig(vocab_size=5, d_model=8, layers=1, heads=1, d_ff=8)))
 
 
@@ -195,7 +195,7 @@ def test_a_crash_is_not_taken_for_an_expected_failure(pytester: pytest.Pytester)
     result.stdout.fnmatch_lines(["*KeyError: 'head'*"])
 
 
-def test_models_of_one_name_are_told_apart_and_none_is_refused(pytester: pytest.Pytester) -> None:
+def test_models_with_the_same_name_get_numbers_and_no_models_are_refused(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         models=MODELS,
         test_mine="""

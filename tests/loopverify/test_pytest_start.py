@@ -1,4 +1,4 @@
-"""pytest starts as fast with loopverify installed as without: its plugin is imported by everybody's every run."""
+"""pytest starts as fast with loopverify installed as without, since its plugin is imported in every run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_nothing_heavy_was_imported(pytestconfig):
 
 
 def start(folder: Path, *plugin: str) -> float:
-    """Seconds that a session of one empty test takes in a process of its own."""
+    """Seconds that a session of one empty test takes in a separate process."""
     (folder / "test_none.py").write_text(TEST)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
@@ -34,5 +34,5 @@ def start(folder: Path, *plugin: str) -> float:
 def test_the_plugin_imports_nothing_heavy_and_starts_fast(tmp_path: Path) -> None:
     pairs = [(start(tmp_path), start(tmp_path, "-p", "loopverify.pytest_plugin")) for _ in range(3)]
     without, with_plugin = (min(times) for times in zip(*pairs, strict=True))
-    # Measured: 10 ms on top of 210. Importing torch would make it some ten times as long.
+    # Measured: 10 ms more than 210 ms. Importing torch would make it about ten times as long.
     assert with_plugin < 1.5 * without

@@ -1,4 +1,4 @@
-"""Where a looped model normalizes: inside the block, at the loop boundary, in the readout, or at several places."""
+"""Where a looped model normalizes: inside the block, at the loop boundary, in the readout, or in several places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Find norms by what they do, and replay their calls, without touching the model."""
+"""Recognize norms by their function, not by name or class, and replay their calls.
+
+Looped models come with norms of their own classes, and with modules named "norm" that do not normalize. What a norm is
+for this package is a property of its function: it ignores the scale of its input, up to an epsilon, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -12,35 +16,35 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from loopverify.checks.calls import Call
 
-__all__ = ["apart", "could_normalize", "normalizes", "replayed"]
+__all__ = ["could_normalize", "normalizes", "relative_difference", "replayed"]
 
-KNOWN = (nn.LayerNorm, nn.RMSNorm)
-AT_STATE = 0.1
-"""A norm's output changes by less than this, relative, when its input doubles: an epsilon may weigh 0.3 of the mean
-square, while a module that keeps scale changes by 1."""
-AT_ONCE = 0.2
-"""And it is within this of the output at a large scale: such an epsilon takes off 0.14. A softmax of small inputs is
-far from one of large inputs."""
-AT_LARGE = 1e-3
-"""And between rms 1e3 and 1e4 by less than this, where no epsilon weighs anything."""
+TORCH_NORMS = (nn.LayerNorm, nn.RMSNorm)
+DOUBLING = 0.1
+"""A norm's output changes by less than this, relative, if its input doubles. This leaves room for an epsilon of up to
+0.3 times the mean square; a linear module changes by 1."""
+NEAR_LIMIT = 0.2
+"""The output differs by less than this from that at a large scale: such an epsilon reduces it by 0.14. This excludes a
+softmax, which is nearly constant for small inputs and for large ones, but not the same."""
+LARGE_SCALE = 1e-3
+"""The outputs at rms 1e3 and 1e4 differ by less than this: there, any epsilon is negligible."""
 
 
 def could_normalize(module: nn.Module) -> bool:
-    """Whether a module is small enough for a norm: no children, at most a gain and a bias."""
+    """Whether a module has the parameters of a norm: no children, at most a gain and a bias."""
     own = list(module.parameters(recurse=False))
     return not list(module.children()) and len(own) <= 2 and all(parameter.ndim <= 1 for parameter in own)
 
 
 @contextmanager
 def replayed(calls: Sequence[Call]) -> Iterator[None]:
-    """Inside the block the modules of `calls` return what they returned then, call by call, whatever they are given."""
+    """Inside the with block, the modules of `calls` ignore their input and return their recorded results in order."""
     results: dict[nn.Module, list[Tensor]] = {}
     for call in reversed(calls):
         results.setdefault(call.module, []).append(call.result)
 
     def replay(module: nn.Module, arguments: Any, result: Any) -> Any:
-        kept = results.get(module)
-        return kept.pop() if kept else None
+        remaining = results.get(module)
+        return remaining.pop() if remaining else None  # None: the module's own result stays
 
     handle = register_module_forward_hook(replay)
     try:
@@ -50,11 +54,12 @@ def replayed(calls: Sequence[Call]) -> Iterator[None]:
 
 
 def normalizes(module: nn.Module, given: Tensor) -> bool:
-    """Whether a module is a norm: one that torch knows, or one that ignores the scale of its input but not the rest.
+    """Whether a module is a norm: one of torch's, or one whose output ignores the scale of its input but not the rest.
 
-    `given` is an input (..., D) that it met; the module is called on multiples of it.
+    `given` is an input (..., D) from a recorded call; the module is called on multiples of it. A constant module would
+    ignore scale as well, so the output must change when the channels are reversed.
     """
-    if isinstance(module, KNOWN):
+    if isinstance(module, TORCH_NORMS):
         return True
     wide = given if given.dtype == torch.float64 else given.float()
     size = wide.square().mean(-1, keepdim=True).sqrt()
@@ -67,13 +72,17 @@ def normalizes(module: nn.Module, given: Tensor) -> bool:
                 module(x) for x in (given, 2 * given, 1e3 * unit, 1e4 * unit, given.flip(-1))
             )
     except (RuntimeError, TypeError, ValueError):
-        return False  # it takes something else than any tensor of this shape
-    rounding = max(AT_LARGE, 4 * torch.finfo(given.dtype).eps)
-    ignores_scale = apart(doubled, here) < AT_STATE and apart(here, high) < AT_ONCE and apart(high, low) < rounding
-    return ignores_scale and apart(other, here) > AT_STATE
+        return False  # it does not accept every tensor of this shape
+    rounding = max(LARGE_SCALE, 4 * torch.finfo(given.dtype).eps)
+    ignores_scale = (
+        relative_difference(doubled, here) < DOUBLING
+        and relative_difference(here, high) < NEAR_LIMIT
+        and relative_difference(high, low) < rounding
+    )
+    return ignores_scale and relative_difference(other, here) > DOUBLING
 
 
-def apart(a: Tensor, b: Tensor) -> float:
-    """rms(a - b) / rms(b); 0 when both are zero, NaN when a value is not finite."""
+def relative_difference(a: Tensor, b: Tensor) -> float:
+    """rms(a - b) / rms(b); 0 if both are zero, NaN if a value is not finite."""
     change, size = (float(x.detach().double().square().mean().sqrt()) for x in (a - b, b))
     return 0.0 if change == 0 else change / size if size > 0 else float("inf")

@@ -1,11 +1,16 @@
 """Where a looped model normalizes: inside the block, at the loop boundary, in the readout, or at both.
 
-Two independent looks, which must agree or say which to believe:
-- calls: how often each norm runs in every loop and exit, counted at two loop counts while the driver owns the loop
-  index. A count cannot tell a norm on the stream from one on a branch beside it.
-- function: a norm's results are kept and replayed while the state is replaced by another. If the outcome stays, no
-  part of the state gets past the norm. Besides, the state is scaled, to see whether the loop hands its scale on and
-  whether the exits show it, by whichever module or none.
+Each norm is placed in two independent ways; where they disagree, the report says which one to trust:
+- By calls: how often the norm runs in each loop and each exit, at two loop counts. Since the driver calls step and
+  readout itself, each call belongs to a known loop or exit. But a count cannot distinguish a norm on the residual
+  stream from a norm at the entrance of a branch: a pre-norm block calls its norms once per loop as well.
+- By function: the step (or the readout) is run on the state, and then on a random state of the same size while the norm
+  returns its recorded results. If the outcome is the same, everything that the outcome depends on passed through the
+  norm: it is a bottleneck, so it stands at the loop boundary (or between the state and the logits). If the outcome
+  changes, part of the state bypasses the norm, which is then inside a branch.
+
+In addition the state is scaled, to measure whether the loop carries scale and whether the exits show it. This needs no
+module, and so also finds normalization by plain operations.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from torch import Tensor, nn
 from loopverify.auditing.carry import scale_carry
 from loopverify.auditing.exit_sweep import Visibility, exit_sweep
 from loopverify.checks.calls import Call, recorded
-from loopverify.checks.placement.normalizers import apart, could_normalize, normalizes, replayed
+from loopverify.checks.placement.normalizers import could_normalize, normalizes, relative_difference, replayed
 from loopverify.checks.placement.places import NormPlace, Place, Placement
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace, unroll
@@ -31,20 +36,21 @@ from loopverify.theory.recurrence import CarryKind
 __all__ = ["norm_placement"]
 
 SAME = 1e-4
-"""Relative. Two outcomes this close are the same: what is replayed is exact, kernels of an accelerator may not be."""
+"""Relative difference below which two outcomes are equal. Replay itself is exact; an accelerator's kernels may not be
+deterministic."""
 
 
 def norm_placement(model: Looped, tokens: Tensor, loops: tuple[int, int] = (2, 3), seed: int = 0) -> Placement:
-    """Place every norm module of a model, and say what its loops and exits do with the scale.
+    """Place every norm module of a model, and measure what its loops and exits do with the scale.
 
-    The model is run in evaluation mode and left as it was; hooks are gone afterwards, also after an error. Each norm
+    The model runs in evaluation mode and is left unchanged; hooks are removed, also after an error. Each norm
     costs one more step and one more readout.
 
     Args:
         tokens: (B, T) int64.
-        loops: two loop counts, the shorter first. Different counts show norms that a first loop does without, or
-            whose number of calls does not follow the loops at all.
-        seed: of the state that replaces the model's own.
+        loops: two loop counts, the shorter first. With two, norms that the first loop omits, or whose number of calls
+            does not depend on the loops, can be recognized.
+        seed: seed of the random state that replaces the model's own.
 
     Raises:
         InputError: bad tokens, or loop counts that are not two increasing integers >= 1.
@@ -53,11 +59,11 @@ def norm_placement(model: Looped, tokens: Tensor, loops: tuple[int, int] = (2, 3
     with untouched(model), torch.no_grad():
         short, long = _count(model, tokens, shorter), _count(model, tokens, longer)
         norms = [module for module, given in long.candidates.items() if normalizes(module, given)]
-        cuts = _Cuts(model, long.trace, norms, seed)
+        bottlenecks = _Bottlenecks(model, long.trace, norms, seed)
         names = {module: name for root in model.modules() for name, module in root.named_modules()}
-        places = tuple(_place(norm, names.get(norm) or type(norm).__name__, short, long, cuts) for norm in norms)
+        places = tuple(_place(norm, names.get(norm) or type(norm).__name__, short, long, bottlenecks) for norm in norms)
         carry = tuple(scale_carry(long.trace, loop).kind for loop in range(1, longer + 1))
-        anything = torch.zeros_like(tokens)  # what an exit shows of scale does not depend on the targets
+        anything = torch.zeros_like(tokens)  # the visibility of scale does not depend on the targets
         visibility = tuple(exit_sweep(long.trace, anything, loop).visibility for loop in range(1, longer + 1))
     notes = tuple(_notes(places, carry, visibility, short, long))
     return Placement(model=model.name, loops=loops, norms=places, carry=carry, visibility=visibility, notes=notes)
@@ -72,26 +78,24 @@ def _checked(loops: tuple[int, int]) -> tuple[int, int]:
 
 @dataclass(frozen=True, eq=False)
 class _Counts:
-    """The calls of one run, by where the driver was."""
+    """The calls of one run, by the part of the run in which they happened."""
 
     trace: Trace
     embed: Counter[nn.Module]
     loops: list[Counter[nn.Module]]
     exits: list[Counter[nn.Module]]
     candidates: dict[nn.Module, Tensor]
-    """Modules that could be norms, in the order of their first call, with what they were given then."""
+    """Modules that could be norms, in the order of their first call, with the input of that call."""
     returned: set[nn.Module]
-    """Those whose result is the state that the last loop returned."""
+    """Modules whose result is the state that the last loop returned."""
 
     def total(self, norm: nn.Module) -> int:
-        """Calls in a forward of which only the last exit is read."""
+        """Calls in a forward that reads only the last exit."""
         return self.embed[norm] + sum(loop[norm] for loop in self.loops) + self.exits[-1][norm]
 
 
 def _count(model: Looped, tokens: Tensor, loops: int) -> _Counts:
-    trace = unroll(
-        model, tokens, loops
-    )  # checks the tokens and every state; and the trace that the exits are read from
+    trace = unroll(model, tokens, loops)  # also checks the tokens and every state
     candidates: dict[nn.Module, Tensor] = {}
 
     def counted(run: Callable[[], object]) -> list[Call]:
@@ -111,49 +115,54 @@ def _count(model: Looped, tokens: Tensor, loops: int) -> _Counts:
         loops=[Counter(call.module for call in calls) for calls in steps],
         exits=[Counter(call.module for call in calls) for calls in exits],
         candidates=candidates,
-        returned={c.module for c in steps[-1] if c.result.shape == final.shape and apart(c.result, final) < SAME},
+        returned={
+            c.module for c in steps[-1] if c.result.shape == final.shape and relative_difference(c.result, final) < SAME
+        },
     )
 
 
-class _Cuts:
-    """Which norms everything passes through, in the last loop and in the last exit of a run."""
+class _Bottlenecks:
+    """The norms through which everything passes, in the last loop and in the last exit of a run."""
 
     def __init__(self, model: Looped, trace: Trace, norms: Sequence[nn.Module], seed: int) -> None:
         K, context = trace.loops, trace.context
         before, after = trace.states[K - 1], trace.states[K]
-        self.loop = _cuts(lambda state: model.step(state, context, K), before, norms, seed)
-        self.exit = _cuts(lambda state: model.readout(state, context, K, K), after, norms, seed)
+        self.loop = _bottlenecks(lambda state: model.step(state, context, K), before, norms, seed)
+        self.exit = _bottlenecks(lambda state: model.readout(state, context, K, K), after, norms, seed)
 
 
-def _cuts(run: Callable[[Tensor], Tensor], state: Tensor, norms: Sequence[nn.Module], seed: int) -> set[nn.Module]:
-    """The norms whose results alone decide what `run` makes of a state."""
+def _bottlenecks(
+    run: Callable[[Tensor], Tensor], state: Tensor, norms: Sequence[nn.Module], seed: int
+) -> set[nn.Module]:
+    """The norms whose recorded results alone determine the outcome of `run`."""
     with recorded(could_normalize) as calls:
         expected = run(state)
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(state.shape, generator=generator, dtype=torch.float64).to(state)
     other = noise * state.square().mean(-1, keepdim=True).sqrt()
-    if apart(run(other), expected) < SAME:
-        return set()  # the outcome does not depend on the state at all
+    if relative_difference(run(other), expected) < SAME:
+        return set()  # the outcome does not depend on the state, so every norm would pass the test below
 
-    def decide(group: set[nn.Module]) -> bool:
+    def determine(group: set[nn.Module]) -> bool:
         with replayed([call for call in calls if call.module in group]):
-            return apart(run(other), expected) < SAME
+            return relative_difference(run(other), expected) < SAME
 
     called = {call.module for call in calls}
-    alone = {norm for norm in norms if norm in called and decide({norm})}
+    alone = {norm for norm in norms if norm in called and determine({norm})}
     if alone:
         return alone
-    # Parts of the state can enter through norms of their own: none of them decides alone, and all of them together do.
+    # A state of several parts (two streams side by side) may enter through one norm per part: no single norm determines
+    # the outcome, all of them together do. Candidates are the norms whose first input is a part of the state.
     entries: dict[nn.Module, Tensor] = {}
     for call in calls:
         if call.module in norms:
             entries.setdefault(call.module, call.given)
     together = {norm for norm, given in entries.items() if _is_part(given, state)}
-    return together if len(together) > 1 and decide(together) else set()
+    return together if len(together) > 1 and determine(together) else set()
 
 
 def _is_part(given: Tensor, state: Tensor) -> bool:
-    """Whether `given` is a run of channels of the state, perhaps in another shape."""
+    """Whether `given` consists of consecutive channels of the state, possibly reshaped."""
     if given.shape[:2] != state.shape[:2]:
         return False
     flat = given.flatten(2)
@@ -161,7 +170,7 @@ def _is_part(given: Tensor, state: Tensor) -> bool:
     return any(torch.equal(flat, state[..., at : at + width]) for at in range(0, state.shape[-1] - width + 1, width))
 
 
-def _place(norm: nn.Module, name: str, short: _Counts, long: _Counts, cuts: _Cuts) -> NormPlace:
+def _place(norm: nn.Module, name: str, short: _Counts, long: _Counts, bottlenecks: _Bottlenecks) -> NormPlace:
     per_loop = tuple(loop[norm] for loop in long.loops)
     per_exit = tuple(exit_[norm] for exit_ in long.exits)
     looped, read = any(per_loop), any(per_exit)
@@ -169,9 +178,9 @@ def _place(norm: nn.Module, name: str, short: _Counts, long: _Counts, cuts: _Cut
     if looped:
         by_calls = "both" if read else "boundary" if norm in long.returned else "inside"
     by_function: Place = "inside" if looped or read else "outside"
-    if norm in cuts.loop:
-        by_function = "both" if norm in cuts.exit else "boundary"
-    elif norm in cuts.exit:
+    if norm in bottlenecks.loop:
+        by_function = "both" if norm in bottlenecks.exit else "boundary"
+    elif norm in bottlenecks.exit:
         by_function = "readout"
     return NormPlace(
         name=name,
@@ -189,17 +198,17 @@ def _place(norm: nn.Module, name: str, short: _Counts, long: _Counts, cuts: _Cut
 def _why(by_calls: Place, by_function: Place, looped: bool, read: bool) -> str:
     if by_calls == by_function:
         return "calls and function agree"
-    loop_cut, exit_cut = by_function in ("boundary", "both"), by_function in ("readout", "both")
+    loop_bottleneck, exit_bottleneck = by_function in ("boundary", "both"), by_function in ("readout", "both")
     facts = []
     if looped:
-        facts.append("nothing of the state gets past it in a loop" if loop_cut else "the state gets past it in a loop")
+        facts.append(f"in a loop, {_passage(loop_bottleneck)}")
     if read:
-        facts.append("nor in an exit" if loop_cut and exit_cut else _in_an_exit(exit_cut))
-    return f"believe the function: {', '.join(facts)}; a count cannot see that"
+        facts.append(f"in an exit, {_passage(exit_bottleneck)}")
+    return f"trust the function: {'; '.join(facts)}; a count cannot show that"
 
 
-def _in_an_exit(cut: bool) -> str:
-    return "nothing of the state gets past it in an exit" if cut else "the state gets past it in an exit"
+def _passage(bottleneck: bool) -> str:
+    return "the whole state passes through it" if bottleneck else "part of the state bypasses it"
 
 
 def _notes(
@@ -214,19 +223,19 @@ def _notes(
     at_readout = [norm for norm in places if norm.by_function in ("readout", "both")]
     if carry[-1] == "removed" and not at_boundary:
         notes.append(
-            "the loop removes the scale although no norm module stands in its way: believe the function; "
-            "an operation that is no module normalizes the stream, or several norms do together"
+            "the loop removes the scale although the stream passes through no norm module: trust the function; an "
+            "operation outside of modules normalizes the stream, or several norms do together"
         )
     if visibility[-1] == "hidden" and not at_readout:
         notes.append(
-            "the exits hide the scale although no norm module stands between it and the logits: believe the "
-            "function; an operation that is no module normalizes, or several norms do together"
+            "the exits hide the scale although the state passes through no norm module before the logits: trust the "
+            "function; an operation outside of modules normalizes, or several norms do together"
         )
     if visibility[-1] != "hidden" and at_readout:
         notes.append(
-            f"all that the logits know passes through {at_readout[0].name}, and the scale is {visibility[-1]} all the "
-            "same: believe the function; the norm lets the scale through"
+            f"everything that the logits depend on passes through {at_readout[0].name}, yet the scale is "
+            f"{visibility[-1]}: trust the function; the norm lets the scale through"
         )
     if [short.loops[k] for k in range(len(short.loops))] != long.loops[: len(short.loops)]:
-        notes.append("how often modules are called in a loop depends on the number of loops")
+        notes.append("the number of module calls in a loop depends on the number of loops")
     return notes

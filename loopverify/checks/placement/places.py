@@ -1,4 +1,4 @@
-"""The records of `norm_placement`: where each norm stands, and what becomes of the scale."""
+"""The records of `norm_placement`: the place of each norm, and what happens to the scale."""
 
 from __future__ import annotations
 
@@ -12,34 +12,36 @@ from loopverify.theory.recurrence import CarryKind
 __all__ = ["NormPlace", "Place", "Placement"]
 
 Place = Literal["inside", "boundary", "readout", "both", "outside"]
-"""inside: of the block (or of layers in the readout), with a way around it. boundary: in the loop, and nothing of the
-state gets past it. readout: between the state and every logit. both: boundary and readout. outside: not called by
-loops or exits."""
+"""inside: within the block (or layers of the readout), where part of the state bypasses it. boundary: in the loop, and
+the whole state passes through it. readout: between the state and every logit. both: boundary and readout. outside: not
+called by loops or exits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormPlace:
-    """One norm module and its place, found in two ways."""
+    """One norm module and its place, determined in two ways."""
 
     name: str
     kind: str
     """The name of its class."""
     calls_in_embed: int
     calls_per_loop: tuple[int, ...]
-    """By loop 1..K of the longer run."""
+    """Calls in each loop 1..K of the longer run."""
     calls_per_exit: tuple[int, ...]
-    """By exit 1..K of the longer run."""
+    """Calls in each exit 1..K of the longer run."""
     totals: tuple[int, int]
-    """Calls in a whole forward of the shorter and of the longer run, of which only the last exit is read."""
+    """Calls in a whole forward of the shorter and of the longer run, each reading only its last exit."""
     by_calls: Place
-    """What the counts say. A step-only norm counts as boundary if its result is the state that the step returns."""
+    """The place by counts. A norm called only by the step is at the boundary if its result is the state that the step
+    returns."""
     by_function: Place
-    """What replaying its results says, at the last loop and exit of the longer run. It is the one to believe."""
+    """The place by replay, at the last loop and exit of the longer run. If the two differ, this one is right."""
     why: str
+    """Whether the two agree, and if not, why."""
 
     @property
     def agree(self) -> bool:
-        """Whether the two ways lead to the same place."""
+        """Whether both ways give the same place."""
         return self.by_calls == self.by_function
 
 
@@ -55,9 +57,9 @@ class Placement:
     carry: tuple[CarryKind, ...]
     """What each loop of the longer run does to the scale."""
     visibility: tuple[Visibility, ...]
-    """What each exit of the longer run shows of it."""
+    """Whether each exit of the longer run shows the scale."""
     notes: tuple[str, ...]
-    """Where modules and function tell different stories, and what could not be measured."""
+    """Where modules and function disagree, and what could not be measured."""
 
     def at(self, *places: Place) -> list[str]:
         """Names of the norms at these places, by function."""
@@ -65,7 +67,7 @@ class Placement:
 
     @property
     def disagreements(self) -> tuple[NormPlace, ...]:
-        """The norms that the counts alone would have put elsewhere."""
+        """The norms that the counts alone would misplace."""
         return tuple(norm for norm in self.norms if not norm.agree)
 
     def to_dict(self) -> dict[str, object]:
@@ -83,10 +85,10 @@ def _lines(placement: Placement) -> Iterator[str]:
     shown = [norm for norm in placement.norms if norm.by_function in ("boundary", "readout", "both")]
     width = max((len(norm.name) for norm in shown), default=0)
     if shown:
-        yield f"  {'norm':<{width}}  calls: embed, a loop, an exit  by calls  by function"
+        yield f"  {'norm':<{width}}  calls: embed, per loop, per exit  by calls  by function"
     for norm in shown:
         counts = f"{norm.calls_in_embed}, {_counts(norm.calls_per_loop)}, {_counts(norm.calls_per_exit)}"
-        yield f"  {norm.name:<{width}}  {counts:<29}  {norm.by_calls:<8}  {norm.by_function}"
+        yield f"  {norm.name:<{width}}  {counts:<32}  {norm.by_calls:<8}  {norm.by_function}"
     yield f"  inside, on branches: {_names(placement.at('inside'))}; outside: {_names(placement.at('outside'))}"
     for why in dict.fromkeys(norm.why for norm in placement.disagreements):
         alike = [norm for norm in placement.disagreements if norm.why == why]

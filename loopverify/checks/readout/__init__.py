@@ -1,6 +1,6 @@
-"""What exits show and what is said about them: logits, exit gates, norms, reported numbers.
+"""The readout: logits, exit gates, norms, reported numbers.
 
-Every module holds the checks of one theme; `THEMES` is the order in which they run.
+Each module holds the checks of one theme; `THEMES` is the order in which they run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Learned exits: probabilities that sum to one and thresholds that mean what they say, in half precision too."""
+"""Learned exits: probabilities sum to one and thresholds select the right exit, also in half precision."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from loopverify.looped import Trace
 __all__ = ["exit_half_precision", "exit_probabilities", "exit_threshold", "never_exit_early"]
 
 SCALES = (1.0, 10.0, 100.0)
-"""Factors on the states: norms that drift by two orders of magnitude in training make the gates that strong."""
+"""Factors on the states: in training, norms drift by two orders of magnitude, and gate logits grow with them."""
 THRESHOLDS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 LOOPS = 8
-"""Enough exits for errors of a product over exits to add up."""
+"""Enough exits for the rounding errors of a product over exits to accumulate."""
 
 
 def _scaled(trace: Trace) -> Iterator[tuple[float, Trace]]:
@@ -52,11 +52,11 @@ def exit_probabilities(subject: Subject) -> Finding:
 
 
 def _distribution(trace: Trace, eps: float, where: str) -> Iterator[Finding]:
-    """The shape, range and sum of the exit probabilities; `eps` is the rounding that their dtype allows."""
+    """The shape, range and sum of the exit probabilities; `eps` is the rounding unit of their dtype."""
     p = _probabilities(trace)
     expected = (*trace.tokens.shape, trace.loops)
     advice = {
-        "cause": "the last exit does not take what the others left, or the products are formed in half precision",
+        "cause": "the last exit does not take the rest, or the products are computed in half precision",
         "remedy": "give the last exit the rest, and compute gates and probabilities in float32",
     }
     yield at_most(
@@ -64,16 +64,16 @@ def _distribution(trace: Trace, eps: float, where: str) -> Iterator[Finding]:
         0,
         "wrong shapes",
         fault=f"exit probabilities of shape {tuple(p.shape)}, expected (B, T, K) = {expected}",
-        cause="one probability a row, or a number of exits that is fixed by the configuration",
+        cause="one probability per row, or a number of exits fixed by the configuration",
         remedy="return the probability of each token at each exit of the run",
     )
-    # A product and a sum over the exits, two roundings each, in float32: eight exits rounded to bfloat16 may be off by
-    # 0.4 % of their sum, enough for a threshold near 1 to be reached early.
+    # A product and a sum over the exits, two roundings each, in float32. In bfloat16, the sum over eight exits may be
+    # off by 0.4 %, enough for a threshold near 1 to be reached early.
     limit = 4 * trace.loops * eps
     outside = max(float(-p.min()), float(p.max()) - 1, 0.0)
     yield at_most(outside, limit, "probability", fault=f"{where}, exit probabilities leave [0, 1]", **advice)
     off = float((exactly(p).sum(-1) - 1).abs().max())
-    note = "every token leaves at exactly one exit"
+    note = "the exit probabilities of every token sum to 1"
     yield at_most(off, limit, "probability", fault=f"{where}, exit probabilities do not sum to 1", **advice, note=note)
 
 
@@ -88,12 +88,12 @@ def exit_half_precision(subject: Subject) -> Finding:
             p = _probabilities(scaled)
             yield at_most(
                 float((exactly(p).sum(-1) - 1).abs().max()),
-                4 * LOOPS * torch.finfo(torch.float32).eps,  # whatever the dtype of the model, see `_distribution`
+                4 * LOOPS * torch.finfo(torch.float32).eps,  # that of float32 for every model, see `_distribution`
                 "probability",
                 fault=f"in bfloat16, with states times {scale:g}, exit probabilities do not sum to 1",
                 cause="the gate, its products or their running sum are computed in bfloat16",
-                remedy="compute gates and probabilities in float32 whatever the dtype of the states",
-                note="exit probabilities sum to 1 in bfloat16 too",
+                remedy="compute gates and probabilities in float32 regardless of the dtype of the states",
+                note="exit probabilities sum to 1 in bfloat16",
             )
 
     return first_failing(findings())
@@ -107,43 +107,45 @@ def _choices(trace: Trace, threshold: float) -> Tensor:
 
 @check(needs=("choose_exit",))
 def exit_threshold(subject: Subject) -> Finding:
-    """A threshold whose exits are no loops of the run, or do not move one way as it grows."""
+    """A threshold whose exits are not loops of the run, or do not change monotonically with it."""
     trace = _gated(subject)
     chosen = [_choices(trace, threshold) for threshold in THRESHOLDS]
     expected = tuple(trace.tokens.shape)
-    wrong = sum(
-        c.dtype != torch.int64 or tuple(c.shape) != expected or int(c.min()) < 1 or int(c.max()) > trace.loops
+    wrong = [
+        c
         for c in chosen
-    )
+        if c.dtype != torch.int64 or tuple(c.shape) != expected or int(c.min()) < 1 or int(c.max()) > trace.loops
+    ]
+    example = (wrong or chosen)[0]
     form = at_most(
-        float(wrong),
+        float(len(wrong)),
         0,
         "thresholds",
-        fault=f"chosen exits are {chosen[0].dtype} {tuple(chosen[0].shape)} in {int(chosen[0].min())}.."
-        f"{int(chosen[0].max())}, expected int64 {expected} in 1..{trace.loops}",
+        fault=f"chosen exits are {example.dtype} {tuple(example.shape)} in {int(example.min())}.."
+        f"{int(example.max())}, expected int64 {expected} in 1..{trace.loops}",
         cause="exits counted from 0, or one exit for the whole row",
-        remedy="return for each token the loop, 1..K, after which it leaves",
+        remedy="return for each token the loop, 1..K, after which it exits",
     )
     if not form.held:
         return form
     steps = torch.stack([b - a for a, b in itertools.pairwise(chosen)])
     earlier, later = int((steps < 0).sum()), int((steps > 0).sum())
-    # A threshold on a probability asks for more with every step up; one on a distance may ask for less.
-    against = earlier if trace.model.exit_probabilities is not None else min(earlier, later)
+    # A higher threshold on a probability means later exits; one on a distance may mean earlier ones.
+    reversed_ = earlier if trace.model.exit_probabilities is not None else min(earlier, later)
     return at_most(
-        float(against),
+        float(reversed_),
         0,
         "tokens",
-        fault="a higher threshold lets tokens leave earlier",
-        cause="the threshold is compared with the wrong quantity, or the running sum is not a sum",
-        remedy="leave at the first exit whose running sum of probabilities reaches the threshold",
-        note=f"exits move one way over {len(THRESHOLDS)} thresholds",
+        fault="a higher threshold makes tokens exit earlier",
+        cause="the threshold is compared with the wrong quantity, or the running sum is not monotonic",
+        remedy="exit at the first loop at which the running sum of probabilities reaches the threshold",
+        note=f"exits change monotonically over {len(THRESHOLDS)} thresholds",
     )
 
 
 @check(needs=("choose_exit", "exit_probabilities"))
 def never_exit_early(subject: Subject) -> Finding:
-    """A threshold of 1.0 that lets tokens leave before the last exit, since rounded probabilities reach 1 early."""
+    """A threshold of 1.0 at which tokens exit before the last loop, because rounded probabilities reach 1 early."""
 
     def findings() -> Iterator[Finding]:
         yield from _early(_gated(subject), str(subject.dtype))

@@ -1,4 +1,13 @@
-"""Find the norms of a model by what they do, never by their names, and compute them independently in float64."""
+"""Recognize the norms of a model by their function, not by name, and compute them independently in float64.
+
+To judge the rounding of a norm, its exact result is needed, and so its definition: rms or L2, with or without the mean,
+gain stored as g or as g - 1, epsilon inside the root, outside of it or as a lower bound. Implementations differ in all
+of these, and class names do not say which one it is. So every combination is computed in float64 and compared with the
+module. At rms 1 and 10, where any usual epsilon is negligible, the right formula agrees within 2 %: this decides
+whether the module is a norm. At rms 1e-3 the position of the epsilon matters: of the formulas that agree so far, the
+closest one there is used. The value of epsilon is read from the module's attributes, so that `norm_numerics`
+fails for a module whose code uses another value.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +24,7 @@ from loopverify.checks.subject import Subject, exactly
 __all__ = ["Norm", "norms_of"]
 
 ALIKE = 0.02
-"""A module whose output is this close, relative, to that of a known norm at rms 1 and 10 is one."""
+"""A module whose output differs by less than this, relative, from that of a known norm at rms 1 and 10 is this norm."""
 
 Denominator = Callable[[Tensor, float], Tensor]
 _DENOMINATORS: tuple[Denominator, ...] = (
@@ -23,12 +32,12 @@ _DENOMINATORS: tuple[Denominator, ...] = (
     lambda square, eps: square.sqrt() + eps,
     lambda square, eps: square.sqrt().clamp_min(eps),
 )
-"""Of the (mean) square: the epsilon inside the root, outside of it, or as a lower bound."""
+"""The denominator as a function of the (mean) square: epsilon inside the root, outside of it, or as a lower bound."""
 
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """A module that divides the last dimension by its size, with what it takes to say so in float64."""
+    """A module that divides the last dimension by its size, with its definition."""
 
     name: str
     module: nn.Module
@@ -36,9 +45,9 @@ class Norm:
     summed: bool
     """Whether the squares are summed over the channels (an L2 norm) and not averaged (an rms)."""
     centered: bool
-    """Whether the mean is taken off first (LayerNorm)."""
+    """Whether the mean is subtracted first (LayerNorm)."""
     gain_offset: float | None
-    """What is added to the stored gain: 0, 1, or None when there is no gain."""
+    """The number added to the stored gain: 0 or 1; None if there is no gain."""
     eps: float
     denominator: Denominator
 
@@ -82,11 +91,11 @@ def _may_normalize(module: nn.Module) -> bool:
 
 
 def _recognize(subject: Subject, module: nn.Module, name: str, width: int) -> Norm | None:
-    """The known norm that is closest to the module over small and moderate states, if it is close at rms 1 and 10."""
+    """Of the known norms that agree with the module at rms 1 and 10, the closest at rms 1e-3."""
     unit = subject.normal(torch.empty(1, 16, width, dtype=subject.dtype, device=subject.device))
     best = None
     for norm in _known(module, name, width):
-        errors = [_apart(norm, scale * unit) for scale in (1.0, 10.0, 1e-3)]
+        errors = [_relative_error(norm, scale * unit) for scale in (1.0, 10.0, 1e-3)]
         if max(errors[:2]) < ALIKE and (best is None or errors[2] < best[0]):
             best = (errors[2], norm)
     return best[1] if best else None
@@ -95,13 +104,13 @@ def _recognize(subject: Subject, module: nn.Module, name: str, width: int) -> No
 def _known(module: nn.Module, name: str, width: int) -> Iterator[Norm]:
     stated = [getattr(module, word, None) for word in ("eps", "epsilon", "variance_epsilon", "norm_eps")]
     parameter = next(module.parameters(), None)
-    default = torch.finfo(parameter.dtype if parameter is not None else torch.float32).eps  # as nn.RMSNorm has it
+    default = torch.finfo(parameter.dtype if parameter is not None else torch.float32).eps  # that of nn.RMSNorm
     eps = next((float(value) for value in stated if isinstance(value, float)), default)
     offsets = (0.0, 1.0) if isinstance(getattr(module, "weight", None), Tensor) else (None,)
     for summed, centered, offset, denominator in product((False, True), (False, True), offsets, _DENOMINATORS):
         yield Norm(name, module, width, summed, centered, offset, eps, denominator)
 
 
-def _apart(norm: Norm, x: Tensor) -> float:
-    shown, exact = exactly(norm.apply(x)), norm.exact(x)
-    return float((shown - exact).norm() / exact.norm())
+def _relative_error(norm: Norm, x: Tensor) -> float:
+    computed, exact = exactly(norm.apply(x)), norm.exact(x)
+    return float((computed - exact).norm() / exact.norm())

@@ -1,4 +1,4 @@
-"""What an exit shows: logits of the right form, from the raw state, by one function, on every path."""
+"""Readouts: logits of the right shape, computed by the same function at every exit and on every path."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["logits_form", "loop_count_effect", "paths_agree", "readout_chunks", 
 
 @check()
 def logits_form(subject: Subject) -> Finding:
-    """Logits of another form than (B, T, V), of another vocabulary than declared, or not finite."""
+    """Logits whose shape is not (B, T, V), whose vocabulary is not the declared one, or that are not finite."""
 
     def findings() -> Iterator[Finding]:
-        # The run that others look at comes last: a model may remember its latest.
+        # The run that other checks use comes last: a model may keep something of its latest run.
         for tokens in (subject.tokens[:1, :1], subject.tokens):
             trace = subject.trace if tokens is subject.tokens else subject.unroll(tokens)
             for k in range(1, trace.loops + 1):
@@ -32,19 +32,18 @@ def logits_form(subject: Subject) -> Finding:
 
 
 def _form(logits: object, expected: tuple[int, ...], k: int) -> Finding:
-    tensor = isinstance(logits, Tensor)
-    shown = f"{logits.dtype} {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+    description = f"{logits.dtype} {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
     right = isinstance(logits, Tensor) and tuple(logits.shape) == expected and logits.is_floating_point()
     return at_most(
         float(not right),
         0,
-        "wrong forms",
-        fault=f"exit {k} shows {shown}, expected floating numbers of shape {expected}",
-        cause="a head of another vocabulary than declared, or a readout of the last token only"
-        if tensor
-        else "the output of a whole model is handed on, of which the logits are a part",
+        "wrong shapes",
+        fault=f"exit {k} returns {description}, expected floating-point numbers of shape {expected}",
+        cause="the vocabulary of the head is not the declared one, or the readout returns the last token only"
+        if isinstance(logits, Tensor)
+        else "the output of a whole model is returned, of which the logits are a part",
         remedy="return logits (B, T, V) for every token, and declare the vocab_size of the head",
-        note="every exit shows logits of the form (B, T, V)",
+        note="every exit returns logits of shape (B, T, V)",
     )
 
 
@@ -53,16 +52,16 @@ def _finite(logits: Tensor, k: int) -> Finding:
         float((~logits.isfinite()).sum()),
         0,
         "values",
-        fault=f"exit {k} shows logits that are not finite for a state that is",
+        fault=f"exit {k} returns logits that are not finite for a finite state",
         cause="a head or a readout norm with weights that are not finite, a division by zero, or an overflow",
         remedy="look for NaN in the parameters of the readout, and compute its norm in float32 with an epsilon",
-        note=f"every exit shows finite logits over {logits.shape[-1]} tokens",
+        note=f"every exit returns finite logits over a vocabulary of {logits.shape[-1]}",
     )
 
 
 @check(decides="loop_readout", presupposes=(logits_form,))
 def same_readout(subject: Subject) -> Finding:
-    """A readout that changes from exit to exit, so that the exits of one state differ."""
+    """A readout that differs between exits, so that the logits of one state depend on the exit."""
     trace, readout = subject.trace, subject.model.readout
 
     def findings() -> Iterator[Finding]:
@@ -75,10 +74,10 @@ def same_readout(subject: Subject) -> Finding:
                             gap(readout(state, trace.context, k, loops), last),
                             subject.rounding,
                             "relative",
-                            fault=f"exit {k} of {loops} shows a state otherwise than exit {trace.loops} does",
+                            fault=f"exit {k} of {loops} decodes a state differently from exit {trace.loops}",
                             cause="a norm on the final exit only, or a head or temperature for each loop",
                             remedy="use one readout for all exits, or declare 'loop_readout'",
-                            note="one state is shown alike by every exit",
+                            note="every exit decodes a state to the same logits",
                         )
 
     return first_failing(findings())
@@ -86,7 +85,7 @@ def same_readout(subject: Subject) -> Finding:
 
 @check(decides="contextual_readout", presupposes=(logits_form,))
 def readout_chunks(subject: Subject) -> Finding:
-    """A readout that cannot be called on chunks of tokens: the parts differ from the whole."""
+    """A readout that cannot be called on chunks of tokens: its logits differ from those of the whole sequence."""
     trace, state = subject.trace, subject.trace.states[-1]
     k = trace.loops
     with torch.no_grad():
@@ -94,16 +93,16 @@ def readout_chunks(subject: Subject) -> Finding:
         try:
             parts = [subject.model.readout(part, trace.context, k, k) for part in torch.split(state, 3, dim=1)]
         except RuntimeError as error:
-            shape = f"a readout of a chunk of tokens fails ({error})"
-            return Finding(held=False, message=f"{shape}. {_CHUNK_ADVICE}")
+            fault = f"a readout of a chunk of tokens fails ({error})"
+            return Finding(held=False, message=f"{fault}. {_CHUNK_ADVICE}")
     return at_most(
         gap(torch.cat(parts, 1), whole),
         subject.logits_limit,
         "relative",
-        fault="the logits of chunks of tokens differ from those of the whole",
+        fault="the logits of chunks of tokens differ from those of the whole sequence",
         cause="the readout mixes tokens (attention in a coda, a norm over positions)",
         remedy="keep the readout token by token, or declare 'contextual_readout'",
-        note="chunks of tokens are read as the whole is",
+        note="chunks of tokens have the same logits as the whole sequence",
     )
 
 
@@ -115,7 +114,7 @@ _CHUNK_ADVICE = (
 
 @check(needs=("paths",), decides="labels_mix_exits", presupposes=(logits_form,))
 def paths_agree(subject: Subject) -> Finding:
-    """Paths of one model that should show the same exit and do not: logits with labels differ from those without."""
+    """Paths of one model that should return the same exit and do not: logits with labels differ from those without."""
     subject.require_repeatable()
 
     def findings() -> Iterator[Finding]:
@@ -125,16 +124,16 @@ def paths_agree(subject: Subject) -> Finding:
                 for grad in (False, True):
                     pin()
                     with torch.set_grad_enabled(grad):
-                        shown = path(subject.tokens, loops)
+                        logits = path(subject.tokens, loops)
                     yield at_most(
-                        gap(shown, expected),
+                        gap(logits, expected),
                         subject.logits_limit,
                         "relative",
                         fault=f"the path '{name}' at {loops} loops differs from the readout of H_{loops}",
                         cause="a mixture over exits with labels and a threshold exit without, another norm, or a loop "
-                        "count that the path does not heed",
+                        "count that the path ignores",
                         remedy="let every path decode the same exit, or declare 'labels_mix_exits'",
-                        note="all paths show the last exit",
+                        note="all paths return the last exit",
                     )
 
     return first_failing(findings())
@@ -153,31 +152,31 @@ def loop_count_effect(subject: Subject) -> Finding:
 
     counts = range(1, subject.loops + 2)
     exits = {loops: subject.unroll(loops=loops).logits(loops) for loops in counts}
-    telling = [loops for loops in counts[:-1] if gap(exits[loops + 1], exits[loops]) > 2 * subject.logits_limit]
+    effective = [loops for loops in counts[:-1] if gap(exits[loops + 1], exits[loops]) > 2 * subject.logits_limit]
 
     def findings() -> Iterator[Finding]:
         for name, way in ways.items():
             runs = {loops: _count(way, subject, loops) for loops in counts}
-            for loops in telling:  # the other loops change nothing by themselves
-                (shown, calls), (more, more_calls) = runs[loops], runs[loops + 1]
+            for loops in effective:  # counts at which one more loop changes the logits of the driver's own run
+                (logits, calls), (more, more_calls) = runs[loops], runs[loops + 1]
                 yield at_least(
-                    gap(more, shown),
+                    gap(more, logits),
                     subject.logits_limit,
                     "relative",
-                    fault=f"{name} shows the same for {loops} and for {loops + 1} loops "
+                    fault=f"{name} gives the same logits for {loops} and for {loops + 1} loops "
                     f"({calls} and {more_calls} module calls)",
                     cause="the number of loops is read from the configuration at construction and the argument ignored",
-                    remedy="loop over the count that is asked for",
-                    note=f"{name} heeds the loop count ({calls} and {more_calls} module calls)",
+                    remedy="run as many loops as the argument requires",
+                    note=f"{name} uses the loop count ({calls} and {more_calls} module calls)",
                 )
-        yield Finding(held=True, message=f"{', '.join(ways)}: the loop count is heeded")
+        yield Finding(held=True, message=f"{', '.join(ways)}: the loop count has an effect")
 
     return first_failing(findings())
 
 
 def _count(way: Callable[[Tensor, int], Tensor], subject: Subject, loops: int) -> tuple[Tensor, int]:
-    """The logits of a way to compute them, and the module calls that it made."""
+    """The logits of one way to compute them, and the number of module calls."""
     pin()
     with torch.no_grad(), counted() as calls:
-        shown = way(subject.tokens, loops)
-    return shown, calls.total()
+        logits = way(subject.tokens, loops)
+    return logits, calls.total()

@@ -1,4 +1,4 @@
-"""Numbers that a model's own code reports, against their definition: units that differ by sqrt(d) and d."""
+"""Numbers that a model's own code reports, compared with their definitions: units that differ by sqrt(d) or d."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ QUANTITIES: Mapping[str, Callable[[int], float]] = {
     "mean_square": lambda d: SCALE**2,
     "a_rad": lambda d: RADIAL,
 }
-"""What a state of d channels, all of them SCALE, with an update of RADIAL in every channel, must be reported as."""
+"""The correct report for a state whose d channels are all SCALE, and an update whose channels are all RADIAL."""
 
 
 @check(needs=("reports",))
 def units(subject: Subject) -> Finding:
-    """A reported number in another unit than its name says: d * a_rad for a_rad, an L2 norm beside an rms."""
+    """A reported number in a unit other than its name says: d * a_rad for a_rad, an L2 norm for an rms."""
     d = subject.width
     state = torch.full((1, 2, d), SCALE, dtype=subject.dtype, device=subject.device)
     update = torch.full_like(state, RADIAL)
@@ -50,7 +50,7 @@ def units(subject: Subject) -> Finding:
                 "relative",
                 fault=f"the reported '{name}' is {ratio:.4g} times the definition{_unit(ratio, d)}",
                 cause="a sum over channels where the definition has a mean, or a missing square root",
-                remedy="divide by d (a_rad, mean square) or by sqrt(d) (rms), and print the unit beside the number",
+                remedy="divide by d (a_rad, mean square) or by sqrt(d) (rms), and print the unit with the number",
                 note=f"{', '.join(subject.model.reports)}: as defined",
             )
 
@@ -66,14 +66,15 @@ def _unit(ratio: float, d: int) -> str:
 
 
 NUDGE = 1e-3
-"""Relative change of a state's scale. A penalty on s^2 changes by exactly its derivative; others by NUDGE^2 more."""
+"""Relative change of a state's scale. For a penalty on s^2 the difference quotient is exact; for others its error is of
+order NUDGE^2."""
 PENALTY_LIMIT = 1e-2
-"""Far above NUDGE^2 and the rounding of float32 over NUDGE, far below the 1 of a penalty that is not felt."""
+"""Far above NUDGE^2 and the rounding of float32 divided by NUDGE, far below the 1 of a penalty without gradient."""
 
 
 @check(explained_by=("truncated_gradient",))
 def penalty_gradient(subject: Subject) -> Finding:
-    """A norm penalty computed without gradient: logged, never felt."""
+    """A norm penalty computed without gradient: it is logged and has no effect."""
     if torch.finfo(subject.dtype).eps > NUDGE * PENALTY_LIMIT:
         raise NotApplicableError(f"{subject.dtype} cannot show a change of {NUDGE:g}; check the model in float32")
     penalty = subject.model.penalty or norm_penalty
@@ -88,16 +89,18 @@ def penalty_gradient(subject: Subject) -> Finding:
             else [torch.zeros_like(state) for state in states]
         )
         for k in range(1, trace.loops + 1):
-            felt = float((gradients[k] * states[k].detach()).sum())
-            due = _change(penalty, trace, k)
-            # Where this state has little share in the value, the difference quotient is all rounding.
+            by_autograd = float((gradients[k] * states[k].detach()).sum())
+            by_value = _change(penalty, trace, k)
+            # If this state contributes little to the value, the difference quotient is mostly rounding.
             noise = abs(float(value.detach())) * torch.finfo(subject.dtype).eps / (NUDGE * PENALTY_LIMIT)
             yield at_most(
-                abs(felt - due) / max(abs(due), abs(felt), noise, torch.finfo(subject.dtype).tiny),
+                abs(by_autograd - by_value)
+                / max(abs(by_value), abs(by_autograd), noise, torch.finfo(subject.dtype).tiny),
                 PENALTY_LIMIT,
                 "relative",
-                fault=f"the radial gradient of the norm penalty at H_{k} is {felt:.3g}, and its value says {due:.3g}",
-                cause="the penalty is computed under no_grad or on detached states: it is logged, never felt",
+                fault=f"the radial gradient of the norm penalty at H_{k} is {by_autograd:.3g}, but its value changes "
+                f"by {by_value:.3g} per unit of log scale",
+                cause="the penalty is computed under no_grad or on detached states: it is logged and has no effect",
                 remedy="compute it on the states of the trajectory; lambda * mean rms^2 has a radial gradient of "
                 "2 lambda s^2 / (K tokens) at each token",
             )
@@ -109,7 +112,7 @@ def penalty_gradient(subject: Subject) -> Finding:
 
 
 def _change(penalty: Callable[[Trace], Tensor], trace: Trace, loop: int) -> float:
-    """Derivative of the penalty by the log scale of H_loop, from its value alone."""
+    """Derivative of the penalty by the log scale of H_loop, as a difference quotient of its value."""
     ends = []
     with torch.no_grad():
         for factor in (1 + NUDGE, 1 - NUDGE):
@@ -120,7 +123,7 @@ def _change(penalty: Callable[[Trace], Tensor], trace: Trace, loop: int) -> floa
 
 
 def _reaches(subject: Subject, penalty: Callable[[Trace], Tensor], parameters: dict[str, Tensor]) -> Finding:
-    """That the penalty on a run moves at least one parameter."""
+    """The finding that the penalty on a run has a gradient at some parameter."""
     copies = {name: parameter.clone().requires_grad_() for name, parameter in parameters.items()}
     value = penalty(subject.unroll(model=with_tensors(subject.model, copies), grad=True))
     gradients = torch.autograd.grad(value, list(copies.values()), materialize_grads=True, allow_unused=True)
@@ -128,8 +131,8 @@ def _reaches(subject: Subject, penalty: Callable[[Trace], Tensor], parameters: d
         max(float(gradient.abs().max()) for gradient in gradients),
         torch.finfo(subject.dtype).tiny,
         "per unit of a parameter",
-        fault="the norm penalty moves no parameter",
-        cause="the states that it is computed on are cut off from the parameters",
+        fault="the norm penalty has no gradient at any parameter",
+        cause="the states on which it is computed are detached from the parameters",
         remedy="compute the penalty on the states of the trajectory, with gradients",
         note="the norm penalty reaches the parameters",
     )

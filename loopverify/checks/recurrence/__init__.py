@@ -1,6 +1,6 @@
 """The recurrence itself: states in order, memory, gradients, depth, scale.
 
-Every module holds the checks of one theme; `THEMES` is the order in which they run.
+Each module holds the checks of one theme; `THEMES` is the order in which they run.
 """
 
 from __future__ import annotations

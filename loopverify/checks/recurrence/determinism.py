@@ -1,4 +1,4 @@
-"""The same tokens give the same run: in eval mode, with and without gradients, whatever the global random state."""
+"""The same tokens give the same run: in eval mode, with and without gradients, for any global random state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loopverify.checks.subject import SEED, Subject, gap, pin
 __all__ = ["determinism", "grad_mode", "sampled_depth"]
 
 DRAWS = 4
-"""Runs from different random states; a depth drawn from two values stays unseen in 1 of 8 such sets."""
+"""Runs from different random states; a depth drawn from two values goes undetected in 1 of 8 cases."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class _Run:
 
 
 def _run(subject: Subject, embed_seed: int, step_seed: int) -> _Run:
-    """A run whose embedding and whose steps start from random states of their own."""
+    """A run with one seed before the embedding and another before the steps."""
     with torch.no_grad(), counted() as calls:
         pin(embed_seed)
         state, context = subject.model.embed(subject.tokens)
@@ -46,23 +46,23 @@ def determinism(subject: Subject) -> Finding:
     """Two forwards of one model differ: the initial state is drawn at random."""
     first, second = _run(subject, SEED + 1, SEED + 1), _run(subject, SEED + 2, SEED + 2)
     repeated = _run(subject, SEED + 1, SEED + 2)
-    apart = [*map(gap, second.states, first.states), gap(second.logits, first.logits)]
+    gaps = [*map(gap, second.states, first.states), gap(second.logits, first.logits)]
     places = [f"H_{k}" for k in range(subject.loops + 1)] + ["the logits"]
-    place = next((name for name, far in zip(places, apart, strict=True) if not far <= subject.state_limit), "")
+    place = next((name for name, far in zip(places, gaps, strict=True) if not far <= subject.state_limit), "")
     removed = gap(repeated.logits, first.logits) <= subject.logits_limit
     cause = (
-        "embed draws the initial state (or its noise) from the global generator, in eval mode too; pinning it removes "
+        "embed draws the initial state (or its noise) from the global generator, also in eval mode; seeding it removes "
         "the difference"
         if removed
         else "step or readout draws random numbers in eval mode (see check sampled_depth)"
     )
     return at_most(
-        max(apart),
+        max(gaps),
         max(subject.state_limit, subject.logits_limit),
         "relative",
         fault=f"two forwards of the same tokens differ, from {place} on",
         cause=cause,
-        remedy="pin the initial state (zeros, or a generator of its own with a fixed seed), or declare 'random_state'",
+        remedy="fix the initial state (zeros, or a generator of its own with a fixed seed), or declare 'random_state'",
         note="two forwards agree from H_0 to the logits",
     )
 
@@ -73,12 +73,12 @@ def sampled_depth(subject: Subject) -> Finding:
     runs = [_run(subject, SEED, SEED + draw) for draw in range(DRAWS)]
     counts = sorted({run.calls.total() for run in runs})
     depth = f"a run of {subject.loops} loops makes {counts[0]} to {counts[-1]} module calls: the depth is sampled"
-    noise = "from one and the same H_0, runs from different random states differ"
+    noise = "runs from the same H_0 and different random states differ"
 
     def findings() -> Iterator[Finding]:
         for run in runs[1:]:
             yield finding(gap(run.states[-1], runs[0].states[-1]), depth if len(counts) > 1 else noise)
-        # A path that embeds by itself draws a random initial state as well, which is not the question here.
+        # A path computes its own H_0: where that is random, paths differ even if no loop is.
         for name, path in subject.model.paths.items() if subject.repeatable else ():
             logits = []
             for draw in range(DRAWS):
@@ -86,7 +86,7 @@ def sampled_depth(subject: Subject) -> Finding:
                 with torch.no_grad():
                     logits.append(path(subject.tokens, subject.loops))
             far = max(gap(other, logits[0]) for other in logits[1:])
-            yield finding(far, f"the path '{name}' gives other logits for the same tokens and loops")
+            yield finding(far, f"the path '{name}' gives different logits for the same tokens and loops")
 
     def finding(far: float, fault: str) -> Finding:
         return at_most(
@@ -94,9 +94,9 @@ def sampled_depth(subject: Subject) -> Finding:
             max(subject.state_limit, subject.logits_limit),
             "relative",
             fault=fault,
-            cause="a training-time draw (number of loops, layer drop, dropout) that does not ask for self.training",
+            cause="a training-time draw (number of loops, layer drop, dropout) that ignores self.training",
             remedy="draw in training mode only and let the number of loops be an argument, or declare 'sampled_depth'",
-            note=f"{DRAWS} random states give one and the same run",
+            note=f"runs from {DRAWS} random states agree",
         )
 
     return first_failing(findings())
@@ -104,7 +104,7 @@ def sampled_depth(subject: Subject) -> Finding:
 
 @check(explained_by=("sampled_depth",), presupposes=(logits_form,))
 def grad_mode(subject: Subject) -> Finding:
-    """A forward that computes something else when gradients are recorded: training and inference paths differ."""
+    """A forward that gives different results when gradients are recorded: training and inference paths differ."""
     plain, recorded = subject.trace, subject.unroll(grad=True)
 
     def findings() -> Iterator[Finding]:

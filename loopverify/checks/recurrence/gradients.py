@@ -1,4 +1,4 @@
-"""Gradients: they reach every state and every parameter, and are the derivative of what the forward computes."""
+"""Gradients reach every state and every parameter, and are the derivative of the forward."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from loopverify.objectives.terms import per_loop
 __all__ = ["gradient_is_derivative", "optimizer_step", "parameter_gradient", "state_gradient"]
 
 TRIALS = 4
-"""Batches over which a parameter must get a gradient: a rarely chosen expert is met in one of them."""
+"""Batches in one of which a parameter must get a gradient: an expert may be chosen rarely."""
 JITTER = 0.02
-"""Standard deviation of the noise added to parameters before looking for dead ones, so that a zero-initialized output
-projection does not hide those behind it."""
+"""Standard deviation of the noise added to parameters first: behind a zero-initialized output projection, no parameter
+would get a gradient."""
 NUDGES = (1e-3, 1e-4, 1e-5)
-"""Relative lengths of the finite difference. Its error is of the order of the square, times a curvature that may be
-large, or 1e-7 over the length for a model that computes parts in float32; and a routing decision may flip under one
-nudge. What is wrong by all three is wrong."""
+"""Relative lengths of the finite difference. Its error is of the order of their squares, times a curvature that may be
+large, and 1e-7 divided by the length for a model that computes parts in float32; and the decision of a router may flip.
+The smallest error of the three is used: a wrong gradient is wrong at all of them."""
 DIRECTIONS = 3
-"""Directions for each length: a wrong gradient may agree along one by chance, hardly along three."""
+"""Random directions for each length: a wrong gradient may agree along one of them by chance."""
 DERIVATIVE_LIMIT = 1e-2
-"""Ten times 1e-7 / 1e-4; a detached part of the step is off by a tenth and more."""
+"""Ten times 1e-7 / 1e-4. A detached part of the step causes an error of a tenth or more."""
 
 
 @check(explained_by=("truncated_gradient",), presupposes=(logits_form,))
@@ -43,8 +43,8 @@ def state_gradient(subject: Subject) -> Finding:
         trace = unroll(subject.model, subject.tokens, subject.loops, grad=True)
     except GradientCutError as error:
         return Finding(held=False, message=f"{error}. Remedy: {remedy}.")
-    shown = trace.logits(trace.loops)
-    gradients = torch.autograd.grad(shown, trace.states, subject.normal(shown), allow_unused=True)
+    logits = trace.logits(trace.loops)
+    gradients = torch.autograd.grad(logits, trace.states, subject.normal(logits), allow_unused=True)
     sizes = [0.0 if g is None else float(exactly(g).norm()) for g in gradients]
     weakest = min(range(len(sizes)), key=lambda k: -1.0 if math.isnan(sizes[k]) else sizes[k])
     return first_failing(
@@ -97,18 +97,18 @@ def gradient_is_derivative(subject: Subject) -> Finding:
 def _discrepancy(
     subject: Subject, model: Looped, trace: Trace, weights: Tensor, gradient: Tensor, nudge: float
 ) -> float:
-    """Derivative along a random direction by autograd against that by a difference of two runs.
+    """Relative difference of the derivative along a random direction by autograd and by a difference of two runs.
 
-    Relative to what a gradient of this size gives along a typical direction, not to a lucky cancellation.
+    It is relative to the derivative along a typical direction: along the given one, terms may cancel by chance.
     """
     base = trace.states[0].detach()
     direction = subject.normal(base) * nudge * base.square().mean().sqrt().clamp_min(1e-3)
     ends = [_final_state(subject, model, base + sign * direction) for sign in (1, -1)]
     measured = float(((ends[0] - ends[1]) * weights).sum()) / 2
     typical = float(gradient.norm() * direction.norm()) / math.sqrt(gradient.numel())
-    apart = abs(float((gradient * direction).sum()) - measured)
-    # NaN must not win the comparisons of the caller.
-    return apart / max(typical, abs(measured), 1e-300) if math.isfinite(apart) else math.inf
+    difference = abs(float((gradient * direction).sum()) - measured)
+    # The caller takes a maximum, in which NaN might get lost.
+    return difference / max(typical, abs(measured), 1e-300) if math.isfinite(difference) else math.inf
 
 
 def _final_state(subject: Subject, model: Looped, state: Tensor) -> Tensor:
@@ -122,7 +122,8 @@ def _final_state(subject: Subject, model: Looped, state: Tensor) -> Tensor:
 
 @check(decides="unused_parameters", explained_by=("truncated_gradient",), presupposes=(logits_form,))
 def parameter_gradient(subject: Subject) -> Finding:
-    """Parameters that no exit can train: layers that are never run (a hard-coded number of layers), detached parts."""
+    """Parameters that get no gradient from any exit: layers that never run (a hard-coded number of layers), detached
+    parts."""
     trained = _trained(subject)
     alive: set[str] = set()
     for _ in range(TRIALS):
@@ -139,7 +140,7 @@ def parameter_gradient(subject: Subject) -> Finding:
         0,
         "parameters",
         fault=f"no gradient reaches {', '.join(dead[:5])}{' and more' if len(dead) > 5 else ''}",
-        cause="layers that the step never runs (a hard-coded number of layers), a detach, or a loss that no exit feels",
+        cause="layers that the step never runs (a hard-coded number of layers), a detach, or parts that no exit uses",
         remedy="run every layer in step, or declare 'unused_parameters'",
         note=f"all {len(trained)} trainable parameters get a gradient",
     )
@@ -153,7 +154,7 @@ def _trained(subject: Subject) -> dict[str, Tensor]:
 
 
 def _all_exits(subject: Subject, trace: Trace) -> Tensor:
-    """A scalar that reads the logits of every exit and, where there are any, the exit probabilities."""
+    """A scalar that depends on the logits of every exit and on the exit probabilities, if the model has them."""
     targets = subject.others(trace.tokens)
     loss = per_loop(trace, targets)
     if trace.model.exit_probabilities is not None:
@@ -164,7 +165,7 @@ def _all_exits(subject: Subject, trace: Trace) -> Tensor:
 
 @check(presupposes=(logits_form,))
 def optimizer_step(subject: Subject) -> Finding:
-    """One step of AdamW on the per-loop loss that gives a loss, a gradient or a parameter which is not finite."""
+    """A step of AdamW on the per-loop loss after which a loss, a gradient or a parameter is not finite."""
     copies = {name: tensor.clone().requires_grad_() for name, tensor in _trained(subject).items()}
     model = with_tensors(subject.model, copies)
     targets = subject.others(subject.tokens)

@@ -1,4 +1,4 @@
-"""What a step may remember and overwrite: nothing but what it returns."""
+"""A step remembers and overwrites nothing: its only effect is the state that it returns."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["model_unchanged", "resume", "state_memory", "step_memory"]
 
 @check(presupposes=(state_dtype,))
 def state_memory(subject: Subject) -> Finding:
-    """A step or readout that overwrites a state of the trajectory, also through `.data` or a reused buffer, which no
-    version counter shows."""
+    """A step or readout that overwrites a state of the trajectory, also through `.data` or a reused buffer, which
+    version counters miss."""
     model = subject.model
     states: list[Tensor] = []
     copies: list[Tensor] = []
@@ -46,7 +46,7 @@ def state_memory(subject: Subject) -> Finding:
             "states",
             fault=f"{culprit} changed {named} in place",
             cause="h += b, a write through .data, or one output buffer for all loops",
-            remedy="write the result to new memory (h = h + b): every state is decoded as well as fed back",
+            remedy="write the result to new memory (h = h + b): earlier states are still decoded",
             note="no state changes after it was computed",
         )
 
@@ -66,11 +66,11 @@ def step_memory(subject: Subject) -> Finding:
                     gap(again, trace.states[k]),
                     subject.state_limit,
                     "relative",
-                    fault=f"step at loop {k}, called once more with the same H_{k - 1}, gives another H_{k}",
-                    cause="something is carried over from the previous call outside the state "
+                    fault=f"step at loop {k}, called again with the same H_{k - 1}, returns a different H_{k}",
+                    cause="something of the previous call is kept outside the state "
                     "(a residual kept in an attribute, a cache in the context)",
-                    remedy="carry all that the next loop needs in the state, and nothing else",
-                    note="step gives the same state whenever it is called",
+                    remedy="keep everything that the next loop needs in the state, and nothing elsewhere",
+                    note="repeated calls of step return the same state",
                 )
 
     return first_failing(findings())
@@ -78,10 +78,11 @@ def step_memory(subject: Subject) -> Finding:
 
 @check(decides="context_memory", explained_by=("random_state", "sampled_depth"))
 def resume(subject: Subject) -> Finding:
-    """A run that cannot be resumed: a loops, then b more from H_a in a fresh context, differ from a + b at once."""
+    """A run that cannot be resumed: a loops and then b more from H_a in a new context differ from a + b loops at
+    once."""
     trace = subject.trace
     if trace.loops < 2:
-        raise NotApplicableError("one loop leaves nothing to resume")
+        raise NotApplicableError("the model runs one loop; resuming requires two")
 
     def findings() -> Iterator[Finding]:
         for a in range(1, trace.loops):
@@ -96,10 +97,9 @@ def resume(subject: Subject) -> Finding:
                 subject.state_limit,
                 "relative",
                 fault=f"H_{a} resumed for {trace.loops - a} more loops is not H_{trace.loops} of an unbroken run",
-                cause="the steps leave something behind in the context or the model (keys of earlier loops, a raw "
-                "state of which only the normalized one is handed out)",
-                remedy="hand out the state that is fed back, before any norm that is not fed back, and keep the "
-                "context constant",
+                cause="the steps keep something in the context or the model (keys of earlier loops, a raw state "
+                "of which only the normalized one is returned)",
+                remedy="return the state that is fed back, before any norm that is not, and keep the context constant",
                 note=f"every split of {trace.loops} loops gives the same final state",
             )
 
@@ -127,7 +127,7 @@ def model_unchanged(subject: Subject) -> Finding:
         0,
         "tensors",
         fault=f"a forward in eval mode changed {', '.join(changed[:5])}",
-        cause="a running statistic, a counter or a cache is kept in a buffer and updated whatever the mode",
+        cause="a running statistic, a counter or a cache is kept in a buffer and updated in eval mode as well",
         remedy="update buffers only when self.training, and keep caches in the context",
-        note=f"{len(before)} parameters and buffers are as before",
+        note=f"{len(before)} parameters and buffers are unchanged",
     )

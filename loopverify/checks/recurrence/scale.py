@@ -1,4 +1,4 @@
-"""What the loop does to the norm of its states while the readout hides it, and the law by which the norm grows."""
+"""The growth of the norm over loops: growth that the readout hides, and declared growth laws."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from loopverify.looped import Trace
 __all__ = ["growth_law", "hidden_growth"]
 
 LOOPS = 8
-"""Enough for a constant factor a loop to stand out from the sum of bounded updates:"""
+"""Enough to distinguish a constant factor per loop from a sum of bounded updates, see FACTOR."""
 FACTOR = 1.5
-"""linear growth from nothing gives (8/4)^(1/4) = 1.19 a loop over the last four of eight, the square root less."""
+"""Largest factor per loop over the last four of eight loops. Linear growth from zero gives (8/4)^(1/4) = 1.19, growth
+as a square root less."""
 GROWTH_RATIO, LEAST_LOOPS, MOST_LOOPS = 4, 8, 64
 """The law is fitted over four times the trained loops, within these bounds."""
 
 
 @check(decides="amplified_scale", presupposes=(logits_form,))
 def hidden_growth(subject: Subject) -> Finding:
-    """A norm that grows by a constant factor at every loop, at initialization already, behind a readout that hides
-    it."""
+    """A norm that grows by a constant factor per loop, hidden by the readout."""
     trace = subject.unroll(loops=LOOPS)
     scales = mean_scales(trace)
     middle = LOOPS // 2
@@ -36,12 +36,12 @@ def hidden_growth(subject: Subject) -> Finding:
     visibility = exit_sweep(trace, subject.others(trace.tokens), LOOPS).visibility
     course = f"rms {scales[0]:.3g} -> {scales[-1]:.3g} over {LOOPS} loops, {visibility} to the readout"
     if visibility != "hidden":
-        return Finding(held=True, message=f"{course}: a loss can act on it", value=factor, unit="a loop")
+        return Finding(held=True, message=f"{course}: a loss can control it", value=factor, unit="per loop")
     return at_most(
         factor,
         FACTOR,
-        "a loop",
-        fault=f"the norm is amplified at every loop and no loss sees it: {course}",
+        "per loop",
+        fault=f"every loop amplifies the norm and no loss sees it: {course}",
         cause="a residual output that is added again (the block returns state + update and the loop adds the state)",
         remedy="add every residual once; then a norm penalty, a raw exit or a norm at the loop boundary controls scale",
         note=f"{course}; {_verdict(trace)}",
@@ -55,7 +55,7 @@ def _verdict(trace: Trace) -> str:
         return f"its carry could not be measured ({error})"
     verdict = f"{carry.kind} by the loop (factor {carry.factor:.3g})"
     if carry.kind == "carried":
-        return f"{verdict}: a blind spot by design; an objective without norm penalty or raw exit lets it drift"
+        return f"{verdict}: a blind spot by design; without norm penalty or raw exit, the objective does not control it"
     return verdict
 
 
@@ -65,7 +65,7 @@ def growth_law(subject: Subject) -> Finding:
     try:
         fit = fit_growth(mean_scales(subject.unroll(loops=_many(subject)))[1:])
     except InputError as error:
-        raise NotApplicableError(f"no law can be fitted: {error}") from error
+        raise NotApplicableError(f"no growth law can be fitted: {error}") from error
     claimed = sorted(subject.model.declares & set(GROWTH))
     seen = f"{fit.law} growth over {fit.loops} loops (relative error {fit.error:.2g}; {_others(fit)})"
     if not claimed:
@@ -75,11 +75,11 @@ def growth_law(subject: Subject) -> Finding:
         for trait in claimed:
             yield at_most(
                 {str(law): error for law, error in fit.errors.items()}[GROWTH[trait]],
-                # Within twice the error of the best, or within what counts as constant, laws cannot be told apart.
+                # Below twice the best error, or below the resolution of `fit_growth`, laws are indistinguishable.
                 max(2 * fit.error, RESOLUTION),
                 "relative",
-                fault=f"the model claims '{trait}', and shows {seen}",
-                cause="the law was read off too few loops, or holds for random updates and not for aligned ones",
+                fault=f"the model claims '{trait}' but shows {seen}",
+                cause="the law was derived from too few loops, or holds for random updates but not for aligned ones",
                 remedy=f"declare 'growth_{fit.law}', or bound the updates",
                 note=f"as claimed: {seen}",
             )

@@ -1,4 +1,4 @@
-"""Where a state is taken: after the residual sum, and before any norm that is not fed back."""
+"""The place where a state is taken: after the residual sum, and before any norm that is not fed back."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from loopverify.looped import Trace
 __all__ = ["residual_identity", "states_before_norm"]
 
 MANY_LOOPS = 16
-"""A norm at the last trained loop is looked for up to this many loops."""
+"""A norm after the last trained loop is searched for up to this many trained loops."""
 ONE_RMS = 0.01
-"""States whose rms varies between tokens by less than a hundredth of chance (see `_spread`) are normalized: an epsilon
-of 1e-6 leaves less than that from rms 0.01 on."""
+"""If the rms of a state's tokens varies by less than this fraction of its variation by chance (see `_spread`), the
+state is normalized; a norm with epsilon 1e-6 achieves this for inputs of rms 0.01 or more."""
 MANY_RMS = 0.1
-"""States whose rms varies by more than a tenth of chance are not; between the two, nothing is said."""
+"""If it varies by more than this fraction, the state is not normalized; between the two, it is undecided."""
 
 
 @check(needs=("branches",))
@@ -52,47 +52,47 @@ def residual_identity(subject: Subject) -> Finding:
 
 @check()
 def states_before_norm(subject: Subject) -> Finding:
-    """States taken after a norm that the recurrence does not feed back: only the last one is normalized, or all are
-    while the step goes on from a raw state kept elsewhere."""
+    """States taken after a norm that is not fed back: only the last one is normalized, or all are while the step
+    continues from a raw state kept elsewhere."""
     r0 = subject.model.trained_loops
     trace = subject.unroll(loops=max(subject.loops, r0 + 1 if r0 <= MANY_LOOPS else 0))
     last = r0 if r0 <= trace.loops else trace.loops
     spreads = [_spread(state) for state in trace.states[1:]]
-    handed = [_from_a_norm(trace, k) for k in range(1, trace.loops + 1)]
+    from_norm = [_from_a_norm(trace, k) for k in range(1, trace.loops + 1)]
     before = slice(0, last - 1)
-    suddenly = last > 1 and spreads[last - 1] < ONE_RMS and min(spreads[before]) > MANY_RMS
-    odd = suddenly or (last > 1 and handed[last - 1] and not any(handed[before]))
-    partly = at_most(
+    only_the_last = last > 1 and spreads[last - 1] < ONE_RMS and min(spreads[before]) > MANY_RMS
+    odd = only_the_last or (last > 1 and from_norm[last - 1] and not any(from_norm[before]))
+    last_alone = at_most(
         float(odd),
         0,
         "odd states",
         fault=f"H_{last} is normalized (one rms for all tokens), and the states before it are not",
-        cause="the readout norm is part of the last state that the model hands out, as in hidden_states[-1]",
+        cause="the last state that the model returns includes the readout norm, as in hidden_states[-1]",
         remedy="take every state before the readout norm; the readout applies it",
-        note="no last state alone is normalized",
+        note="the last state is taken at the same place as the others",
     )
-    if odd or not (all(handed) or max(spreads) < ONE_RMS):
-        return partly
+    if odd or not (all(from_norm) or max(spreads) < ONE_RMS):
+        return last_alone
     off = max(gap(_stepped_alone(subject, trace, k), trace.states[k]) for k in range(2, trace.loops + 1))
     return at_most(
         off,
         subject.state_limit,
         "relative",
-        fault="the states are normalized, and a step from one of them is not the next: they are not what is fed back",
-        cause="the model keeps a raw state to go on from and hands out normalized ones",
-        remedy="hand out the state that is fed back, before the readout norm",
+        fault="the states are normalized, and a step from one of them does not give the next: they are not fed back",
+        cause="the model continues from a raw state and returns normalized ones",
+        remedy="return the state that is fed back, before the readout norm",
         note="every state is normalized and fed back as such: the loop boundary removes scale",
     )
 
 
 def _spread(state: Tensor) -> float:
-    """Standard deviation of the rms over tokens, relative, in units of what independent channels give: 1/sqrt(2 D)."""
+    """Relative standard deviation of the rms over tokens, in units of that of independent channels, 1/sqrt(2 D)."""
     sizes = rms(state)
     return float(sizes.std() / sizes.mean()) * math.sqrt(2 * state.shape[-1])
 
 
 def _from_a_norm(trace: Trace, loop: int) -> bool:
-    """Whether a module that the readout applies to H_loop had returned this very state during the step."""
+    """Whether a module that the readout applies to H_loop returned this very state during the step."""
     with torch.no_grad():
         with recorded() as reading:
             trace.logits(loop)
@@ -103,7 +103,7 @@ def _from_a_norm(trace: Trace, loop: int) -> bool:
 
 
 def _stepped_alone(subject: Subject, trace: Trace, loop: int) -> Tensor:
-    """H_loop from H_(loop-1) in a context that no other step has seen."""
+    """H_loop from H_(loop-1) in a new context, which no other step has used."""
     pin()
     with torch.no_grad():
         _, context = subject.model.embed(subject.tokens)

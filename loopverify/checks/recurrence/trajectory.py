@@ -1,4 +1,4 @@
-"""The states H_0..H_K: as many as asked for, in order, computed one from the other."""
+"""The states H_0..H_K: K steps give K states in order, each computed from the one before."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from loopverify.checks.subject import SAFETY, Subject, gap, rms
 __all__ = ["loops_executed", "state_dtype", "step_reads_state", "trajectory_order"]
 
 MANY_LOOPS = 16
-"""Beyond this many trained loops, a cap on the loop count is looked for no further."""
+"""A cap on the loop count is searched for up to this many trained loops."""
 
 
 @check()
 def trajectory_order(subject: Subject) -> Finding:
-    """A run of K loops that does not give K different states in order: only the last state is exposed, or a longer
-    run does not begin with the shorter one."""
+    """A run of K loops that does not give K different states in order: only the last state is exposed, or a longer run
+    does not begin with the shorter one."""
     try:
         longest = subject.unroll(loops=subject.loops + 1)
     except UnsoundRunError as error:
@@ -40,7 +40,7 @@ def trajectory_order(subject: Subject) -> Finding:
                 float(same),
                 0,
                 "equal neighbors",
-                fault=f"H_{k - 1} and H_{k} are one and the same state, bit by bit",
+                fault=f"H_{k - 1} and H_{k} are the same state, bit by bit",
                 cause="only the last state is exposed, or the step does nothing beyond some loop",
                 remedy="let step return the state after one more loop, before any readout norm",
             )
@@ -54,7 +54,7 @@ def trajectory_order(subject: Subject) -> Finding:
                     fault=f"H_{k} of a run of {loops} loops is not H_{k} of a run of {longest.loops}",
                     cause="the model remembers an earlier run, or the step depends on the length of the run",
                     remedy="make step a function of (state, context, loop) alone",
-                    note="a longer run begins with the shorter one, and every loop gives a new state",
+                    note="a longer run begins with the shorter one, and every loop gives a different state",
                 )
 
     return first_failing(findings())
@@ -62,7 +62,7 @@ def trajectory_order(subject: Subject) -> Finding:
 
 _OVERFLOW_ADVICE = (
     "Likely cause: a division by zero, a logarithm or root of a negative number, or an overflow in embed or step. "
-    "Remedy: find the first operation whose result is not finite, and add the epsilon or the clamp that it lacks."
+    "Remedy: find the first operation whose result is not finite, and add the missing epsilon or clamp."
 )
 
 
@@ -76,13 +76,13 @@ def step_reads_state(subject: Subject) -> Finding:
             state = trace.states[k - 1]
             shifted = state + subject.normal(state) * rms(state).mean().clamp_min(1e-3).to(state)
             changes.append(gap(subject.model.step(shifted, trace.context, k), trace.states[k]))
-    deaf = changes.index(min(changes)) + 1
+    weakest = changes.index(min(changes)) + 1
     return at_least(
         min(changes),
         subject.state_limit,
         "relative",
-        fault=f"another H_{deaf - 1} of the same size gives the same H_{deaf}",
-        cause="the states were recorded in one forward and are handed out one by one, perhaps in another order",
+        fault=f"a different H_{weakest - 1} of the same size gives the same H_{weakest}",
+        cause="the states were recorded in one forward and are returned one by one, perhaps in another order",
         remedy="let step compute the next state from the one it is given",
         note="the next state depends on the one before at every loop",
     )
@@ -90,9 +90,10 @@ def step_reads_state(subject: Subject) -> Finding:
 
 @check(explained_by=("truncated_gradient",))
 def state_dtype(subject: Subject) -> Finding:
-    """A state that changes its dtype or device on the way, so that early and late loops round differently.
+    """A state that changes its dtype or device during the run, so that early and late loops round differently.
 
-    Also inside a step: a float32 state that was rounded to bfloat16 and cast back is bfloat16 by another name.
+    This includes casts inside a step: a float32 state that was rounded to bfloat16 and cast back has only the digits of
+    bfloat16 (see `checks.resolution`).
     """
     try:
         named = f"all states are {subject.trace.states[0].dtype}"
@@ -101,9 +102,12 @@ def state_dtype(subject: Subject) -> Finding:
             raise
         return Finding(held=False, message=f"{error}. {_CAST_ADVICE}")
     if subject.dtype in (torch.bfloat16, torch.float16):
-        return Finding(held=True, message=f"{named}, which leaves nothing coarser to look for")
+        return Finding(held=True, message=f"{named}; no coarser rounding is searched for")
     if not _repeats_its_steps(subject):
-        return Finding(held=True, message=f"{named}; how finely they are computed is for a step that repeats itself")
+        return Finding(
+            held=True,
+            message=f"{named}; their precision is not measured, since a repeated step differs",
+        )
     return first_failing(_fineness(subject, found) for found in resolutions(subject))
 
 
@@ -114,7 +118,7 @@ _CAST_ADVICE = (
 
 
 def _repeats_its_steps(subject: Subject) -> bool:
-    """Whether a step gives the same state again; if not, that is for check step_memory to name."""
+    """Whether repeated steps give the same states; if not, check step_memory reports it."""
     trace = subject.trace
     with torch.no_grad():
         again = [subject.model.step(trace.states[k - 1], trace.context, k) for k in range(trace.loops, 0, -1)]
@@ -127,9 +131,9 @@ def _fineness(subject: Subject, found: Resolution) -> Finding:
         found.limit,
         "relative",
         fault=f"the states are {subject.dtype} and step at loop {found.loop} computes coarser than float32: at rms "
-        f"{found.scale:.3g}, states in a row map to states that jump",
+        f"{found.scale:.3g}, equidistant states are not mapped to equidistant states",
         cause="the state or a branch is rounded inside step and cast back (a stray .bfloat16() or .half(), autocast), "
-        "or digits are lost to a larger number that is added and taken off again",
+        "or digits are lost to a larger number that is added and subtracted again",
         remedy="keep the residual stream and what is added to it in the dtype of the states",
         note=f"all states are {subject.dtype} and computed as finely as float32",
     )
@@ -137,7 +141,7 @@ def _fineness(subject: Subject, found: Resolution) -> Finding:
 
 @check(decides="uneven_loops")
 def loops_executed(subject: Subject) -> Finding:
-    """A loop that does not run the block: K loops asked for and fewer (or more) executed, by counted module calls."""
+    """A loop that does not run the block: of K loops fewer (or more) are executed, by the number of module calls."""
     calls: list[Counter[nn.Module]] = []
 
     def step(state: Tensor, context: Any, loop: int) -> Tensor:
@@ -150,7 +154,7 @@ def loops_executed(subject: Subject) -> Finding:
     loops = max(subject.loops, beyond)
     subject.unroll(loops=loops, model=replace(subject.model, step=step))
     if not any(calls):
-        raise NotApplicableError("no nn.Module is called inside step, so the loops that are executed cannot be counted")
+        raise NotApplicableError("no nn.Module is called inside step, so executed loops cannot be counted")
     usual = Counter(map(_total, calls)).most_common(1)[0][0]
     odd = [k for k, counts in enumerate(calls, start=1) if _total(counts) != usual]
     what = f"loop {odd[0]} calls {_total(calls[odd[0] - 1])} modules, most loops {usual}" if odd else ""
@@ -158,9 +162,9 @@ def loops_executed(subject: Subject) -> Finding:
         float(len(odd)),
         0,
         "odd loops",
-        fault=f"{loops} loops were asked for, and not all run the same block: {what}",
+        fault=f"not all of {loops} loops run the same block: {what}",
         cause="the number of loops is capped by the configuration, or a loop is skipped or run twice",
-        remedy="run the whole block once for every call of step, whatever the loop",
+        remedy="run the whole block once per call of step, at every loop",
         note=f"each of {loops} loops makes {usual} module calls",
     )
 

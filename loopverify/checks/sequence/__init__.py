@@ -1,6 +1,6 @@
-"""What tokens see of each other: causality, batches, padding, masks, caches.
+"""Which tokens influence each other: causality, batches, padding, masks, caches.
 
-Every module holds the checks of one theme; `THEMES` is the order in which they run.
+Each module holds the checks of one theme; `THEMES` is the order in which they run.
 """
 
 from __future__ import annotations

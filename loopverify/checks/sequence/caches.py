@@ -1,4 +1,4 @@
-"""Cached decoding: whatever the prompt, its chunks and its batch, it shows what the full forward shows."""
+"""Cached decoding gives the logits of the full forward, for any prompt, chunks and batch."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ __all__ = [
 ]
 
 CHUNKS = (3, 1, 4, 2)
-"""Tokens of the parts in which a prompt of ten is given."""
+"""The lengths of the chunks in which a prompt of ten tokens is passed."""
 PROMPT = (7, 1, 1, 1)
-"""The same ten tokens as a prompt and three that follow it."""
+"""The same ten tokens as a prompt of seven and three single tokens."""
 _BROKEN_BY = ("last_loop_cache", "non_causal", "batch_dependent")
 
 
 def _decoded(subject: Subject, tokens: Tensor, loops: int, chunks: Sequence[int] = ()) -> Tensor:
-    """Logits (B, T, V) of cached decoding, the tokens given in chunks (one by one if none are named)."""
+    """Logits (B, T, V) of cached decoding. Tokens are passed in chunks of these lengths, by default one by one."""
     subject.require_repeatable()
     decode = subject.model.decode
     assert decode is not None
     pin()
-    cache, shown = None, []
+    cache, parts = None, []
     with torch.no_grad():
         for part in torch.split(tokens, list(chunks) or 1, dim=1):
             logits, cache = decode(part, cache, loops)
-            shown.append(logits)
-    return torch.cat(shown, 1)
+            parts.append(logits)
+    return torch.cat(parts, 1)
 
 
-def _parity(subject: Subject, shown: Tensor, tokens: Tensor, loops: int, how: str, cause: str, note: str) -> Finding:
-    """Cached logits against those of the full forward, and the first position at which they part."""
+def _parity(subject: Subject, cached: Tensor, tokens: Tensor, loops: int, how: str, cause: str, note: str) -> Finding:
+    """Cached logits compared with those of the full forward, and the first position at which they differ."""
     full = subject.unroll(tokens, loops).logits(loops)
-    far = token_gaps(shown, full).amax(0) if shown.shape == full.shape else torch.tensor([float("inf")])
+    far = token_gaps(cached, full).amax(0) if cached.shape == full.shape else torch.tensor([float("inf")])
     first = int((~(far <= subject.logits_limit)).int().argmax())
     return at_most(
         float(far.max()),
@@ -61,7 +61,7 @@ def _parity(subject: Subject, shown: Tensor, tokens: Tensor, loops: int, how: st
 
 @check(needs=("decode",), explained_by=_BROKEN_BY, presupposes=(logits_form,))
 def cached_decode(subject: Subject) -> Finding:
-    """Cached decoding that turns to garbage after a few tokens: it differs from the full forward, token by token."""
+    """Cached decoding, token by token, that differs from the full forward after a few tokens."""
     return first_failing(
         _parity(
             subject,
@@ -69,7 +69,7 @@ def cached_decode(subject: Subject) -> Finding:
             subject.tokens,
             loops,
             "token by token",
-            "the cache keeps one slot a layer, so that loops overwrite each other; or a position or mask is wrong",
+            "the cache has one slot per layer, so that loops overwrite each other; or a position or mask is wrong",
             f"token by token as in the full forward, for 1..{subject.loops} loops",
         )
         for loops in range(1, subject.loops + 1)
@@ -78,7 +78,7 @@ def cached_decode(subject: Subject) -> Finding:
 
 @check(needs=("decode",), explained_by=_BROKEN_BY, presupposes=(logits_form,))
 def second_prompt(subject: Subject) -> Finding:
-    """A second prompt in one process that fails or differs: something of the first one is kept."""
+    """A second prompt in one process that fails or differs: the model keeps something of the first one."""
     prompts = [subject.tokens, subject.draw(2, 5), subject.draw(1, 12)]
 
     def findings() -> Iterator[Finding]:
@@ -90,7 +90,7 @@ def second_prompt(subject: Subject) -> Finding:
                 prompt,
                 subject.loops,
                 f"prompt {number} of one process",
-                "the cache, its length or its mask is kept in the module and not made anew for a new sequence",
+                "the cache, its length or its mask is kept in the module and not reset for a new sequence",
                 f"{len(prompts)} prompts of different shape, one after the other",
             )
 
@@ -99,7 +99,7 @@ def second_prompt(subject: Subject) -> Finding:
 
 @check(needs=("decode",), explained_by=_BROKEN_BY, presupposes=(logits_form,))
 def chunked_prefill(subject: Subject) -> Finding:
-    """A prompt given in chunks that differs from the same prompt at once: the mask counts the wrong length."""
+    """A prompt passed in chunks that differs from the same prompt at once: the mask is built for the wrong length."""
 
     def findings() -> Iterator[Finding]:
         for chunks in ((subject.tokens.shape[1],), CHUNKS):
@@ -110,8 +110,8 @@ def chunked_prefill(subject: Subject) -> Finding:
                     subject.tokens,
                     loops,
                     f"in chunks of {', '.join(map(str, chunks))} tokens",
-                    "the causal mask of a chunk is made for its own length and not for cached plus new tokens",
-                    "prompts in chunks equal prompts at once",
+                    "the causal mask of a chunk is built for its own length instead of cached plus new tokens",
+                    "a prompt in chunks equals the prompt at once",
                 )
 
     return first_failing(findings())
@@ -119,7 +119,7 @@ def chunked_prefill(subject: Subject) -> Finding:
 
 @check(needs=("decode",), explained_by=_BROKEN_BY, presupposes=(logits_form,))
 def cache_positions(subject: Subject) -> Finding:
-    """A position stuck in cached decoding: moving a token changes something else than in the full forward."""
+    """A constant position in cached decoding: moving a token has an effect other than in the full forward."""
     tokens = subject.draw(subject.tokens.shape[0], 6)
     tokens[:, 2] = subject.others(tokens[:, 1])
     moved = tokens.clone()
@@ -127,12 +127,12 @@ def cache_positions(subject: Subject) -> Finding:
     loops = subject.loops
     plain, other = (subject.unroll(t, loops).logits(loops)[:, -1:] for t in (tokens, moved))
     if gap(other, plain) <= 10 * subject.logits_limit:
-        raise NotApplicableError("moving an earlier token changes nothing in the full forward either")
+        raise NotApplicableError("moving an earlier token has no effect in the full forward")
     cached, cached_other = (_decoded(subject, t, loops)[:, -1:] for t in (tokens, moved))
     size = gap(other, plain)
     return at_most(
         gap(cached_other - cached, other - plain),
-        2 * subject.logits_limit / size,  # two results, each to within the limit, against an effect of this size
+        2 * subject.logits_limit / size,  # two results, each within the limit, relative to the effect
         "of the effect",
         fault=f"swapping tokens 2 and 3 moves the last logits by {gap(cached_other, cached):.3g} in cached decoding "
         f"and by {size:.3g} in the full forward",
@@ -144,7 +144,7 @@ def cache_positions(subject: Subject) -> Finding:
 
 @check(needs=("decode",), explained_by=_BROKEN_BY, presupposes=(logits_form,))
 def cached_batch(subject: Subject) -> Finding:
-    """A batch of prompts that decodes otherwise than each prompt alone."""
+    """A batch of prompts that decodes differently from each prompt alone."""
     together = _decoded(subject, subject.tokens, subject.loops, PROMPT)
 
     def findings() -> Iterator[Finding]:
@@ -154,10 +154,10 @@ def cached_batch(subject: Subject) -> Finding:
                 gap(together[row], alone[0]),
                 subject.logits_limit,
                 "relative",
-                fault=f"row {row} of a batch decodes otherwise than alone",
+                fault=f"row {row} of a batch decodes differently from the row alone",
                 cause="the cache, its length or its mask is shared by the rows of the batch",
                 remedy="give the cache a batch dimension and keep every row's entries apart",
-                note="every row of a batch decodes as it does alone",
+                note="every row of a batch decodes as the row alone",
             )
 
     return first_failing(findings())
@@ -165,7 +165,7 @@ def cached_batch(subject: Subject) -> Finding:
 
 @check(needs=("decode", "cache_slots"), explained_by=("last_loop_cache",))
 def cache_slots(subject: Subject) -> Finding:
-    """A cache sized by layers instead of layers times loops."""
+    """A cache with one slot per layer instead of one per layer and loop."""
     decode, count = subject.model.decode, subject.model.cache_slots
     assert decode is not None
     assert count is not None
@@ -177,17 +177,17 @@ def cache_slots(subject: Subject) -> Finding:
             first = count(cache)
             _, cache = decode(subject.tokens[:, 4:5], cache, loops)
             slots[loops] = (first, count(cache))
-    a_loop = slots[1][0]
-    wrong = [loops for loops, pair in slots.items() if a_loop < 1 or pair != (loops * a_loop, loops * a_loop)]
+    per_loop = slots[1][0]
+    wrong = [loops for loops, pair in slots.items() if per_loop < 1 or pair != (loops * per_loop, loops * per_loop)]
     seen = ", ".join(f"{k}: {pair[-1]}" for k, pair in slots.items())
     return at_most(
         float(len(wrong)),
         0,
         "loop counts",
-        fault=f"slots in use by number of loops are {seen}; expected a multiple of {max(a_loop, 1)} for each loop",
-        cause="the cache has one slot a layer, and each loop overwrites the keys of the loop before",
-        remedy="index slots by (loop, layer): loops times layers of them",
-        note=f"{a_loop} slots a loop",
+        fault=f"slots in use by number of loops are {seen}; expected {max(per_loop, 1)} per loop",
+        cause="the cache has one slot per layer, and each loop overwrites the keys of the previous one",
+        remedy="index slots by (loop, layer), loops times layers in all",
+        note=f"{per_loop} slots per loop",
     )
 
 
@@ -200,21 +200,19 @@ def cache_slots(subject: Subject) -> Finding:
 def last_loop_cache(subject: Subject) -> Finding:
     """A cache that keeps the last loop only: from two loops on, results depend on how the prompt was chunked."""
     tokens, whole = subject.tokens, (subject.tokens.shape[1],)
-    apart = {
+    gaps = {
         loops: gap(_decoded(subject, tokens, loops, CHUNKS), _decoded(subject, tokens, loops, whole))
         for loops in range(1, subject.loops + 1)
     }
-    if not apart[1] <= subject.logits_limit:
-        raise NotApplicableError(
-            "chunks matter at one loop already, where there is no other loop; see check chunked_prefill"
-        )
+    if not gaps[1] <= subject.logits_limit:
+        raise NotApplicableError("results depend on chunks already at one loop; see check chunked_prefill")
     return at_most(
-        max(apart.values()),
+        max(gaps.values()),
         subject.logits_limit,
         "relative",
-        fault="results do not depend on chunks at 1 loop and do at more: "
-        + ", ".join(f"{far:.2g} at {loops}" for loops, far in apart.items()),
-        cause="only the keys of the last loop are kept, which early loops of later tokens then attend to",
+        fault="results do not depend on chunks at 1 loop, but do at more: "
+        + ", ".join(f"{far:.2g} at {loops}" for loops, far in gaps.items()),
+        cause="only the keys of the last loop are kept, to which early loops of later tokens then attend",
         remedy="keep the keys of every loop, or declare 'last_loop_cache' and always prefill in the same way",
         note="results do not depend on how the prompt is chunked",
     )

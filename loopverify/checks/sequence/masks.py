@@ -1,4 +1,4 @@
-"""Which tokens an attention mask lets see which, found out by changing one token at a time."""
+"""Which tokens influence which under an attention mask, measured by changing one token at a time."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from loopverify.checks.subject import Subject, gap, pin, token_gaps
 __all__ = ["mask_influence", "masked_run"]
 
 HIDDEN = 2
-"""Tokens that a mask hides at the beginning of a row."""
-EVERYWHERE = "hand the mask to the attention of every layer at every loop"
-"""The remedy for a mask that is without effect, in whole or in part."""
+"""Number of tokens that the mask hides at the beginning of a row."""
+EVERYWHERE = "pass the mask to the attention of every layer at every loop"
+"""The remedy for a mask that has no effect, everywhere or in places."""
 CLEARLY = 10.0
-"""Times the limit of equality: an influence so large is one, and one below the limit is none. Between the two, that of
-a distant token may lie on either side by rounding."""
+"""In units of the limit of equality: an influence above this is counted, one below the limit is not. Between the two,
+the weak influence of a distant token may be rounding."""
 
 
 @check(needs=("embed_masked",), presupposes=(logits_form,))
 def mask_influence(subject: Subject) -> Finding:
     """An attention mask that is accepted and ignored: a masked token has influence, or masking one has none.
 
-    Also one that takes the place of the causal mask, or hides real tokens: among real tokens, the same ones must see
-    each other as in a run without a mask.
+    Also a mask that replaces the causal mask, or that hides real tokens: each real token must see the same real tokens
+    as in a run without a mask.
     """
     subject.require_repeatable()
     limit = subject.logits_limit
@@ -40,10 +40,10 @@ def mask_influence(subject: Subject) -> Finding:
     hiding[:HIDDEN] = False
 
     def findings() -> Iterator[Finding]:
-        shown = {mask: _under(subject, mask)(subject.tokens) for mask in (real, hiding)}
-        for mask, logits in shown.items():
+        under = {mask: _under(subject, mask)(subject.tokens) for mask in (real, hiding)}
+        for mask, logits in under.items():
             yield _finite(logits[:, mask], mask)
-        yield _effect(gap(shown[hiding][:, HIDDEN:], shown[real][:, HIDDEN:]), limit)
+        yield _effect(gap(under[hiding][:, HIDDEN:], under[real][:, HIDDEN:]), limit)
         for mask in (real, hiding):
             seen = _influence(subject, _under(subject, mask))
             if not bool(mask.all()):
@@ -58,17 +58,17 @@ def _under(subject: Subject, mask: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def _influence(subject: Subject, run: Callable[[Tensor], Tensor]) -> Tensor:
-    """How far another token i (rows) changes what token t shows (columns), (T, T), relative."""
+    """Relative change of the logits at position t (columns) if token i (rows) is exchanged, (T, T)."""
     original = subject.tokens[0]
     T = len(original)
     rows = original.repeat(T + 1, 1)
     rows[torch.arange(T), torch.arange(T)] = subject.others(original)
-    shown = run(rows)
-    return token_gaps(shown[:-1], shown[-1:].expand_as(shown[:-1]))
+    logits = run(rows)
+    return token_gaps(logits[:-1], logits[-1:].expand_as(logits[:-1]))
 
 
 def _named(mask: Tensor) -> str:
-    return "a mask of only True" if bool(mask.all()) else f"a mask that hides the first {HIDDEN} tokens"
+    return "an all-True mask" if bool(mask.all()) else f"a mask that hides the first {HIDDEN} tokens"
 
 
 def _finite(logits: Tensor, mask: Tensor) -> Finding:
@@ -76,9 +76,9 @@ def _finite(logits: Tensor, mask: Tensor) -> Finding:
         float((~logits.isfinite()).sum()),
         0,
         "values",
-        fault=f"under {_named(mask)}, what real tokens show is not finite",
-        cause="a masked token that may look at nothing: its softmax is 0 / 0, which spreads to whoever weighs it by 0",
-        remedy="let a masked token look at itself",
+        fault=f"under {_named(mask)}, logits of real tokens are not finite",
+        cause="a masked token may attend to nothing: its softmax is 0 / 0, and other tokens add 0 * NaN",
+        remedy="let a masked token attend to itself",
     )
 
 
@@ -98,7 +98,7 @@ def _content(far: float, limit: float) -> Finding:
         far,
         limit,
         "relative",
-        fault=f"what stands in {HIDDEN} masked tokens still changes what later tokens show",
+        fault=f"the content of {HIDDEN} masked tokens still changes the logits of later tokens",
         cause="the mask reaches some layers or loops and not all, or it is inverted",
         remedy=EVERYWHERE,
     )
@@ -114,10 +114,10 @@ def _same_pairs(seen: Tensor, plain: Tensor, mask: Tensor, limit: float) -> Find
         float((more | less).sum()),
         0,
         "pairs of tokens",
-        fault=f"under {_named(mask)}, token {t} {'sees' if late else 'no longer sees'} token {i}, other than without",
-        cause="the mask takes the place of the causal mask" if late else "the mask is shifted, or hides what is real",
-        remedy="let a token see what the causal mask and the mask of the padding both allow",
-        note="masked tokens have no influence, masking has some, and real tokens see the same ones as without a mask",
+        fault=f"under {_named(mask)}, token {t} {'sees' if late else 'no longer sees'} token {i}, unlike unmasked",
+        cause="the mask replaces the causal mask" if late else "the mask is shifted, or hides real tokens",
+        remedy="allow what both the causal mask and the padding mask allow",
+        note="masked tokens have no influence, masking has some, and real tokens see each other as without a mask",
     )
 
 

@@ -16,14 +16,14 @@ __all__ = ["batch_invariance", "causality"]
 
 @check(decides="non_causal", presupposes=(logits_form,))
 def causality(subject: Subject) -> Finding:
-    """A token that sees later tokens: what an earlier position shows changes with a later token or with the length."""
+    """A token that sees later tokens: the logits of a position change with a later token or with the length."""
     trace, tokens = subject.trace, subject.tokens
     middle = tokens.shape[1] // 2
     changed = tokens.clone()
     changed[:, middle:] = subject.others(tokens[:, middle:])
-    runs = [(changed, "the later tokens change")]
-    if subject.repeatable:  # another shape draws other random numbers
-        runs.append((tokens[:, :middle], "the later tokens are left out"))
+    runs = [(changed, "later tokens change")]
+    if subject.repeatable:  # a run of another shape draws other random numbers
+        runs.append((tokens[:, :middle], "later tokens are left out"))
 
     def findings() -> Iterator[Finding]:
         for other, event in runs:
@@ -35,7 +35,7 @@ def causality(subject: Subject) -> Finding:
                     float(far.max()),
                     subject.logits_limit,
                     "relative",
-                    fault=f"exit {k} shows something else at position {first} when {event} from position {middle} on",
+                    fault=f"the logits of exit {k} at position {first} differ when {event} from position {middle} on",
                     cause="attention without (or with a shifted) causal mask, or a norm or pooling over positions",
                     remedy="mask later positions in every operation that mixes tokens, or declare 'non_causal'",
                     note="no position sees a later one",
@@ -67,7 +67,7 @@ def batch_invariance(subject: Subject) -> Finding:
             "relative",
             fault=f"exit {k} of a row of a batch differs from {compared}",
             cause="statistics taken over the batch, one mask or position for all rows, or an expert capacity",
-            remedy="let every operation keep rows apart, or declare 'batch_dependent'",
+            remedy="let no operation mix rows, or declare 'batch_dependent'",
             note="a row of a batch equals the row alone",
         )
 

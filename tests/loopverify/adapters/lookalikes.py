@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 def tiny_ouro(loops: int = 3, seed: int = 0, gate: type[nn.Linear] | None = None) -> OuroLike:
-    """With a gate in float32, or in the dtype of the states when `gate` is nn.Linear, as in the public code."""
+    """An Ouro whose gate computes in float32, or, with gate=nn.Linear as in the public code, in the states' dtype."""
     torch.manual_seed(seed)
     config = SimpleNamespace(
         vocab_size=29, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, total_ut_steps=loops
@@ -42,7 +42,7 @@ def _spread(module: nn.Module) -> nn.Module:
 
 
 class Norm(nn.Module):
-    """RMSNorm with a gain, written out: no nn.RMSNorm, so that it has to be found by what it does."""
+    """RMSNorm with a gain, not an nn.RMSNorm, so that it must be recognized by its function."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def _turn(x_BNTC: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class OuroCache:
-    """One slot a (loop, layer), indexed loop * layers + layer."""
+    """One slot per (loop, layer), indexed loop * layers + layer."""
 
     def __init__(self) -> None:
         self.key_cache: list[Tensor | None] = []
@@ -154,7 +154,7 @@ class Rotary(nn.Module):
 
 
 class WideGate(nn.Linear):
-    """A linear map computed in float32 at least, so that exit probabilities sum to 1 in bfloat16, too."""
+    """A linear map computed in float32 or wider, so that exit probabilities also sum to 1 in bfloat16."""
 
     def forward(self, x: Tensor) -> Tensor:
         wide = torch.promote_types(x.dtype, torch.float32)
@@ -373,7 +373,7 @@ class HuginnLike(nn.Module):
                 for block in self.transformer.core_block:
                     block_idx += 1
                     x = block(x, freqs_cis, block_idx, None, past_key_values)
-        return self.transformer.ln_f(x)  # the first of its two calls, whatever the number of loops
+        return self.transformer.ln_f(x)  # the first of its two calls, for any number of loops
 
     def randomized_iteration_sampler(self) -> tuple[int, int]:
         if not self.training:

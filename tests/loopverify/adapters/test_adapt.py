@@ -1,4 +1,4 @@
-"""The door itself: what is passed through, what is recognized, and what an unknown structure is told."""
+"""The function adapt: what it returns unchanged, what it recognizes, and the error for an unknown structure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_unknown_structure_is_told_what_was_found_and_the_form_to_use() -> No
     with pytest.raises(InputError) as caught:
         lv.adapt(Unknown())
     message = str(caught.value)
-    assert message.startswith("cannot adapt Unknown: its structure is none of those known")
+    assert message.startswith("cannot adapt Unknown: its structure matches no known architecture")
     assert "known: a module with a method looped(), dory, hrm_text, inkling2_loop" in message
     assert "could be its embed: tok" in message
     form = 'lv.adapt(module, embed="tok", block="blocks", readout_norm="final_norm", head="unembed", trained_loops=...)'

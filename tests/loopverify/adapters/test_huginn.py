@@ -1,4 +1,4 @@
-"""The Huginn adapter on a look-alike: random states are pinned, depth and positions are the driver's."""
+"""The Huginn adapter on a look-alike: random states are seeded; the driver sets depth and positions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_modules_own_forward_is_random_and_the_view_is_not(module: HuginnLik
     before = torch.random.get_rng_state()
     first, second = lv.unroll(model, tokens), lv.unroll(model, tokens)
     assert torch.equal(first.states[0], second.states[0])
-    assert torch.equal(before, torch.random.get_rng_state())  # pinned without touching the caller's generator
+    assert torch.equal(before, torch.random.get_rng_state())  # seeded without a change of the caller's generator
     other = lv.unroll(lv.adapt(module, state_seed=1), tokens)
     assert not torch.allclose(first.states[0], other.states[0])
 

@@ -1,4 +1,4 @@
-"""transformers' own looped models, tiny and random: their forward is the reference, bit for bit, at every exit."""
+"""transformers' own looped models, tiny and random: their own forward is the reference, bit for bit, at every exit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def hrm() -> nn.Module:
 
 
 def inkling_config(blocks: int) -> Any:
-    """Two layers before the loop, two a block inside it, two after it."""
+    """Two layers before the loop, two per block inside it, two after it."""
     from transformers.models.inkling2_loop import Inkling2LoopTextConfig
 
     layers = 4 + 2 * blocks
@@ -68,7 +68,7 @@ def inkling(blocks: int = 2) -> nn.Module:
     return _spread(Inkling2LoopForCausalLM(inkling_config(blocks)))
 
 
-# name, builder, a module of which one loop calls exactly one, cache slots a loop
+# name, builder, a module called exactly once per loop, cache slots per loop
 MODELS = {
     "dory": (dory, "model.layers.1", 2),
     "hrm_text": (hrm, "model.H_module.layers.0", 2 * 4),
@@ -118,7 +118,7 @@ def test_every_exit_of_one_run_equals_the_modules_forward_at_that_depth(module: 
     for loops in (1, 2, 3, 4):
         for name, path in model.paths.items():
             assert torch.equal(path(tokens, loops), trace.logits(loops)), (name, loops)
-    assert not torch.allclose(trace.logits(3), trace.logits(4), atol=1e-3)  # depth shows
+    assert not torch.allclose(trace.logits(3), trace.logits(4), atol=1e-3)  # loops matter
 
 
 def test_the_loops_asked_are_the_loops_executed(family: str, module: nn.Module, tokens: Tensor) -> None:
@@ -132,7 +132,7 @@ def test_the_loops_asked_are_the_loops_executed(family: str, module: nn.Module, 
             calls.clear()
             run(tokens, loops)
             assert len(calls) == loops, name
-    assert module.config.to_dict() == config  # as it was
+    assert module.config.to_dict() == config  # restored
 
 
 def test_states_are_distinct_and_depend_on_their_loop(module: nn.Module, tokens: Tensor) -> None:
@@ -186,7 +186,7 @@ def test_a_dory_state_is_what_enters_the_norm(tokens: Tensor) -> None:
     module(input_ids=tokens, use_cache=False)
     hook.remove()
     states = lv.unroll(lv.adapt(module), tokens).states
-    # The injected input, then the entry of loops 1, 2 and 3, then the readout past the output layers.
+    # The injected input, then the start of loops 1, 2 and 3, then the readout after the output layers.
     for entered, state in zip(entering[:4], (states[0], *states[:3]), strict=True):
         assert torch.equal(entered, state)
     assert len(entering) == 5
@@ -249,7 +249,7 @@ def test_a_cache_of_the_last_loop_only_breaks_parity_and_is_declared(tokens: Ten
     assert (in_chunks - one_by_one).abs().max() > 0.1  # and the result depends on the chunks
 
 
-def test_an_hrm_cache_is_sized_for_the_loops_that_are_asked_for(tokens: Tensor) -> None:
+def test_an_hrm_cache_is_sized_for_the_loops_of_the_run(tokens: Tensor) -> None:
     module = hrm()
     model = lv.adapt(module)
     assert model.cache_slots(decode(model, tokens, (9,), 4)[1]) == 4 * 8

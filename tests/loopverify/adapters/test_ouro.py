@@ -1,4 +1,4 @@
-"""The Ouro adapter on a look-alike: its own forward is the reference for every exit, and its traps are shown."""
+"""The Ouro adapter on a look-alike: its own forward is the reference for every exit, and its traps are demonstrated."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_states_are_taken_before_the_norm_which_the_module_applies_to_all_it_kee
 
 @torch.no_grad()
 @pytest.mark.parametrize("loops", [1, 2, 4])
-def test_a_loop_count_set_in_the_configuration_does_nothing_and_one_asked_for_is_executed(
+def test_a_loop_count_set_in_the_configuration_does_nothing_and_an_argument_is_executed(
     module: OuroLike, tokens: Tensor, loops: int
 ) -> None:
     calls: list[int] = []
@@ -69,7 +69,7 @@ def test_a_loop_count_set_in_the_configuration_does_nothing_and_one_asked_for_is
 
 
 @torch.no_grad()
-def test_labels_change_the_logits_and_the_model_admits_it(module: OuroLike, tokens: Tensor) -> None:
+def test_labels_change_the_logits_and_the_model_declares_it(module: OuroLike, tokens: Tensor) -> None:
     model = lv.adapt(module)
     trace = lv.unroll(model, tokens)
     mixture = sum(
@@ -100,7 +100,7 @@ def test_the_exit_chosen_is_the_one_that_the_modules_forward_returns(
 def test_stick_breaking_by_hand() -> None:
     half, quarter = torch.zeros(1, 1), torch.full((1, 1), torch.tensor(1 / 3).log().item())  # sigmoids 1/2 and 1/4
     probabilities = stick_breaking([half, quarter, torch.full((1, 1), -9.0)])
-    assert torch.allclose(probabilities, torch.tensor([[[1 / 2, 1 / 8, 3 / 8]]]))  # the last gate has no say
+    assert torch.allclose(probabilities, torch.tensor([[[1 / 2, 1 / 8, 3 / 8]]]))  # the last gate has no effect
     reached = [first_reaching(probabilities, t).item() for t in (0.5, 0.6, 0.7, 1.1)]
     assert reached == [1, 2, 3, 3]
 
@@ -117,14 +117,14 @@ def test_exit_probabilities_keep_the_dtype_of_the_gates_so_that_rounding_shows()
 
 
 def off_by_rounding(loops: int, dtype: torch.dtype) -> float:
-    """How far probabilities of K exits may be from a sum of 1: p_k + left_k is left_(k-1) with at most two roundings,
+    """The largest error of the sum of K exit probabilities: p_k + left_k is left_(k-1) with at most two roundings,
     and after K - 1 exits (1 + u)^(2 (K - 1)), where u is half an eps."""
     return (1 + torch.finfo(dtype).eps / 2) ** (2 * (loops - 1)) - 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("loops", [2, 4, 8])
-def test_stick_breaking_is_off_by_two_roundings_an_exit_and_no_more(loops: int, dtype: torch.dtype) -> None:
+def test_stick_breaking_rounds_at_most_twice_per_exit(loops: int, dtype: torch.dtype) -> None:
     bound = off_by_rounding(loops, dtype)
     probabilities = stick_breaking([3 * torch.randn(64, 1024).to(dtype) for _ in range(loops)])
     off = (probabilities.double().sum(-1) - 1).abs().max().item()
@@ -141,7 +141,7 @@ def test_a_gate_in_half_precision_is_a_fault_that_the_design_explains_but_does_n
     assert result.status == "failed"
     assert 1e-3 < result.value <= off_by_rounding(8, torch.bfloat16) < 0.057
     assert off_by_rounding(8, torch.float32) < result.limit < 1e-5
-    assert "compute gates and probabilities in float32 whatever the dtype of the states" in result.message
+    assert "compute gates and probabilities in float32 regardless of the dtype of the states" in result.message
 
 
 @torch.no_grad()
@@ -194,5 +194,5 @@ def test_attention_that_takes_no_explicit_mask_is_refused(module: OuroLike) -> N
         lv.adapt(module)
     module.config._attn_implementation = "sdpa"
     module.model.layers[1].attention_type = "sliding_attention"
-    with pytest.raises(InputError, match=r"\['full_attention', 'sliding_attention'\]; expected 'full_attention' only"):
+    with pytest.raises(InputError, match=r"\['full_attention', 'sliding_attention'\]; expected only 'full_attention'"):
         lv.adapt(module)

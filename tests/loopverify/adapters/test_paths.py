@@ -23,7 +23,7 @@ class Branch(nn.Module):
 
 
 class Gated(Branch):
-    """Takes more than the state, and returns (hidden, extra) as many decoder layers do."""
+    """Takes more arguments than the state, and returns (hidden, extra) like many decoder layers."""
 
     def forward(self, h: Tensor, gate: Tensor) -> tuple[Tensor, None]:
         return h + gate * torch.tanh(self.inner(h)), None
@@ -140,12 +140,12 @@ def test_the_view_knows_its_parameters_and_its_vocabulary(tokens: Tensor) -> Non
         ("block", "", r"block='': no such part of Net; it has no module ''"),
     ],
 )
-def test_a_path_that_leads_nowhere_says_where_it_ends(part: str, path: str, message: str) -> None:
+def test_an_error_for_a_missing_path_names_where_it_ends(part: str, path: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         lv.adapt(Net(), **PATHS | {part: path})
 
 
-def test_a_norm_path_is_checked_too() -> None:
+def test_a_norm_path_is_also_checked() -> None:
     with pytest.raises(InputError, match=r"readout_norm='norm_g': .*Did you mean 'norm_f'"):
         lv.adapt(Net(), readout_norm="norm_g", **PATHS)
     with pytest.raises(InputError, match=r"loop_norm='ln': no such part of Net"):

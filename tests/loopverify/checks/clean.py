@@ -22,7 +22,7 @@ Cache = dict[Any, tuple[Tensor, Tensor]]
 
 
 def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the channel pairs (c, c + C/2) of every position by its angles."""
+    """Rotate the channel pairs (c, c + C/2) of every position by its angles."""
     cos, sin = (table.to(x) for table in rope)
     a, b = x.chunk(2, -1)
     return torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
@@ -97,14 +97,14 @@ class CachedTransformer(LoopedTransformer):
 
 
 class GatedTransformer(CachedTransformer):
-    """Exits chosen by a gate on the readout norm, which so is called twice for every exit."""
+    """Exits chosen by a gate on the readout norm, which is therefore called twice per exit."""
 
     def __init__(self, **overrides: Any) -> None:
         super().__init__(**overrides)
         self.gate = nn.Linear(D, 1)
 
     def gates(self, trace: lv.Trace) -> Tensor:
-        """Probability (B, T, K) to leave at each exit, once there; in float32."""
+        """Probability (B, T, K) of each exit, given that it is reached; in float32."""
         logits = [self.gate(self.readout_norm(state)) for state in trace.states[1:]]
         return torch.cat(logits, -1).float().sigmoid()
 
@@ -125,7 +125,7 @@ class GatedTransformer(CachedTransformer):
 
 
 class Family(nn.Module):
-    """Embedding, a recurrence to be written, RMSNorm readout."""
+    """Embedding, a recurrence defined by subclasses, RMSNorm readout."""
 
     trained_loops = 3
 
@@ -172,7 +172,7 @@ def mlp() -> nn.Module:
 
 
 class PostNorm(Family):
-    """A block that ends in a norm: it removes scale with no norm at the loop boundary in sight."""
+    """A block that ends in a norm: it removes scale without a norm module at the loop boundary."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class DeepNorm(PostNorm):
 
 
 class Sandwich(Family):
-    """Norms on both sides of every branch, and branches that are taken after the second."""
+    """Norms on both sides of every branch; branches are captured after the second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ class Sandwich(Family):
 
 
 class Decay(Family):
-    """A linear state that decays, with the embedding as its drive."""
+    """A decaying linear state, driven by the embedding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class Decay(Family):
 
 
 class Injection(Family):
-    """Prelude, a core with the prelude's output injected at every loop from a pinned state, a coda that attends."""
+    """Prelude, a core with the prelude's output injected per loop, a fixed initial state, a coda with attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ class Injection(Family):
 
 
 class Gru(Family):
-    """A gated recurrent cell over loops, token by token."""
+    """A gated recurrent cell over loops, applied to each token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -279,7 +279,7 @@ class StateSpace(Family):
 
 
 class TokenLocal(Family):
-    """An MLP applied to every token by itself; the loop index enters through an embedding."""
+    """An MLP applied to each token; the loop index enters through an embedding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -292,12 +292,12 @@ class TokenLocal(Family):
         return self.embed(tokens)
 
     def looped(self, name: str | None = None) -> lv.Looped:
-        # Of the loop embeddings only those of the loops that are run get a gradient, which one tensor does not show.
+        # One tensor for all loops: embeddings of loops that are not run get a zero gradient, not a missing one.
         return replace(super().looped(name), embed_masked=self.embed_masked)
 
 
 class Experts(Family):
-    """A mixture of four experts, one a token, chosen by a router."""
+    """A mixture of four experts, one per token, chosen by a router."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""What every check says of every saboteur and of every clean model, once for each seed, and the results that the page
-docs/saboteurs.md shows."""
+"""The result of every check on every saboteur and every clean model for each seed, and the summary for the page
+docs/saboteurs.md."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ COMMAND = "LOOPVERIFY_SEEDS=20 pytest tests/loopverify/checks/test_matrix.py"
 
 @functools.cache
 def tripped(saboteur: Saboteur, seed: int) -> CheckResult:
-    """What a saboteur's own check says of it."""
+    """The result of a saboteur's own check."""
     return CHECKS[saboteur.check].run(saboteur.build(seed))
 
 
 def caught(saboteur: Saboteur, result: CheckResult) -> bool:
-    """Whether the check failed, in words that name the fault and a remedy."""
+    """Whether the check failed with a message that names the fault and a remedy."""
     named = re.search(saboteur.words, result.message) is not None
     return result.status == "failed" and named and "Remedy: " in result.message
 
 
 @functools.cache
 def examined(family: str, seed: int) -> tuple[CheckResult, ...]:
-    """What every check says of a clean model, which must be left as it was."""
+    """The results of all checks on a clean model, which must be left unchanged."""
     model = build(family, seed)
     for root in model.modules():
         root.train()
@@ -54,7 +54,7 @@ def examined(family: str, seed: int) -> tuple[CheckResult, ...]:
 
 
 def false_alarms(results: Sequence[CheckResult]) -> list[str]:
-    """What a clean model's results say beyond 'passed' and 'skipped'."""
+    """The results of a clean model other than 'passed' and 'skipped'."""
     return [str(result) for result in results if result.status not in ("passed", "skipped")]
 
 

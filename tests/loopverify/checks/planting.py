@@ -1,4 +1,4 @@
-"""How a fault is planted: a class with `looped()`, the check that must trip on it, and the words it must use."""
+"""A planted fault: a class with `looped()`, the check that must trip on it, and the message it must give."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Saboteur:
     """A regular expression that the message must match."""
     plant: Callable[[], Any]
     alone: bool = False
-    """Whether no other check may fail or crash on it: what it would say of the fault would mislead."""
+    """Whether no other check may fail or crash on it, since its message would mislead."""
 
     def build(self, seed: int) -> lv.Looped:
         """The model, with weights from `seed`."""

@@ -6,7 +6,7 @@ from tests.loopverify.checks import saboteurs_learning, saboteurs_loop, saboteur
 from tests.loopverify.checks.planting import Saboteur
 
 SABOTEURS: tuple[Saboteur, ...] = tuple(
-    plant.__dict__["saboteur"]  # of the class itself: one that derives from a saboteur is not that saboteur
+    plant.__dict__["saboteur"]  # not inherited: a subclass of a saboteur is another saboteur
     for theme in (saboteurs_loop, saboteurs_learning, saboteurs_shown)
     for plant in vars(theme).values()
     if isinstance(plant, type) and "saboteur" in plant.__dict__

@@ -61,7 +61,10 @@ class NormWithoutEpsilonAtZero(CachedTransformer):
         return state / (size + 1e-3) + self.layers[0].mlp(context, None)
 
 
-@trips("penalty_gradient", "radial gradient of the norm penalty at H_1 is 0, and its value says.*logged, never felt")
+@trips(
+    "penalty_gradient",
+    "radial gradient of the norm penalty at H_1 is 0, but its value changes by.*logged and has no effect",
+)
 class PenaltyWithoutGradient(CachedTransformer):
     @torch.no_grad()
     def penalty(self, trace: lv.Trace) -> Tensor:
@@ -98,14 +101,14 @@ class OtherEpsilon(nn.RMSNorm):
         return F.rms_norm(x, self.normalized_shape, self.weight, 1e-2)
 
 
-@trips("norm_numerics", "readout_norm in .* at rms .*another epsilon than the module states")
+@trips("norm_numerics", "readout_norm in .* at rms .*an epsilon other than the module states")
 class NormWithAnotherEpsilon(CachedTransformer):
     def __init__(self) -> None:
         super().__init__()
         self.readout_norm = OtherEpsilon(D, eps=1e-6)
 
 
-@trips("half_precision_trajectory", "in bfloat16, H_[123] leaves the run in torch.float32.*difference of two large")
+@trips("half_precision_trajectory", "in bfloat16, H_[123] differs from the run in torch.float32.*difference of two")
 class CancelsLargeNumbers(CachedTransformer):
     def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
         return (super().step(state, context, loop) + 1000) - 1000
@@ -129,7 +132,7 @@ class ReportsDTimesRadial(CachedTransformer):
 # --- exits
 
 
-@trips("exit_probabilities", "exit probabilities do not sum to 1.*last exit does not take what the others left")
+@trips("exit_probabilities", "exit probabilities do not sum to 1.*last exit does not take the rest")
 class LastExitTakesItsGate(GatedTransformer):
     def exit_probabilities(self, trace: lv.Trace) -> Tensor:
         gates = self.gates(trace)
@@ -160,7 +163,7 @@ class GatesInHalfPrecision(HalfGates):
     pass
 
 
-@trips("exit_threshold", "a higher threshold lets tokens leave earlier.*wrong quantity")
+@trips("exit_threshold", "a higher threshold makes tokens exit earlier.*wrong quantity")
 class ThresholdOnStaying(GatedTransformer):
     def choose_exit(self, trace: lv.Trace, threshold: float) -> Tensor:
         return super().choose_exit(trace, 1 - threshold)

@@ -17,7 +17,7 @@ from tests.loopverify.checks.planting import trips
 # --- trajectory
 
 
-@trips("trajectory_order", "H_1 and H_2 are one and the same state.*only the last state is exposed")
+@trips("trajectory_order", "H_1 and H_2 are the same state.*only the last state is exposed")
 class OnlyTheLastState(CachedTransformer):
     def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
         if loop > 1:
@@ -39,13 +39,13 @@ class CountsItsRuns(CachedTransformer):
         return super().step(state, context, loop) + self.runs // 3
 
 
-@trips("trajectory_order", "H_2 is not finite.*a division by zero.*the epsilon or the clamp", alone=True)
+@trips("trajectory_order", "H_2 is not finite.*a division by zero.*the missing epsilon or clamp", alone=True)
 class DividesByZero(CachedTransformer):
     def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
         return super().step(state, context, loop) / (loop != 2)
 
 
-@trips("step_reads_state", "another H_0 of the same size gives the same H_1.*handed out one by one")
+@trips("step_reads_state", "a different H_0 of the same size gives the same H_1.*returned one by one")
 class Replayed(CachedTransformer):
     def embed(self, tokens: Tensor) -> tuple[Tensor, Any]:
         state, context = super().embed(tokens)
@@ -72,7 +72,7 @@ class RoundsItsState(CachedTransformer):
 
 
 class LargeStates(CachedTransformer):
-    """States beside which the updates are small, as after a long drift."""
+    """States much larger than their updates, as after a long drift."""
 
     def embed(self, tokens: Tensor) -> tuple[Tensor, Any]:
         state, context = super().embed(tokens)
@@ -82,12 +82,12 @@ class LargeStates(CachedTransformer):
 @trips("state_dtype", "computes coarser than float32.*keep the residual stream")
 class RoundsALargeState(LargeStates):
     def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
-        # The first loop does not round, and later ones find a state in the middle of a step of bfloat16.
+        # The first loop does not round; states of later loops are in the middle of a step of bfloat16.
         following = super().step(state.bfloat16().to(state), context, loop)
         return following if loop == 1 else following.bfloat16().to(state)
 
 
-@trips("state_dtype", "computes coarser than float32: at rms 1, states in a row map to states that jump")
+@trips("state_dtype", "computes coarser than float32: at rms 1, equidistant states are not")
 class RoundsABranchBesideALargeState(LargeStates):
     def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
         return state + (super().step(state, context, loop) - state).bfloat16().to(state)
@@ -147,7 +147,7 @@ class NormsInPlace(CachedTransformer):
         return super().readout(state, context, loop, loops)
 
 
-@trips("step_memory", "called once more with the same H_2, gives another H_3.*carried over from the previous call")
+@trips("step_memory", "called again with the same H_2, returns a different H_3.*kept outside the state")
 class ResidualOfThePreviousLoop(CachedTransformer):
     carried: Tensor | float = 0.0
 
@@ -175,7 +175,7 @@ class KeepsEarlierLoopsInTheContext(Family):
         return state + self.mix(torch.stack([context[k] for k in sorted(context) if k <= loop]).mean(0))
 
 
-@trips("model_unchanged", "a forward in eval mode changed average.*updated whatever the mode")
+@trips("model_unchanged", "a forward in eval mode changed average.*updated in eval mode")
 class AveragesInEvalMode(CachedTransformer):
     def __init__(self) -> None:
         super().__init__()
@@ -200,14 +200,14 @@ class WrongSideOfTheNorm(Sandwich):
         return state + sum(added for _, added in super().branches(state, context, loop))
 
 
-@trips("states_before_norm", "H_3 is normalized .* states before it are not.*the readout norm is part of the last")
+@trips("states_before_norm", "H_3 is normalized .* states before it are not.*includes the readout norm")
 class LastStateAfterTheNorm(CachedTransformer):
     def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
         state = super().step(state, context, loop)
         return self.readout_norm(state) if loop == self.config.trained_loops else state
 
 
-@trips("states_before_norm", "normalized, and a step from one of them is not the next.*keeps a raw state to go on from")
+@trips("states_before_norm", "normalized, and a step from one of them does not give the next.*continues from a raw")
 class HandsOutNormalizedStates(CachedTransformer):
     def embed(self, tokens: Tensor) -> tuple[Tensor, Any]:
         state, self.inner = super().embed(tokens)
@@ -224,7 +224,7 @@ class HandsOutNormalizedStates(CachedTransformer):
 # --- determinism
 
 
-@trips("determinism", "two forwards .* from H_0 on.*draws the initial state.*pinning it removes.*pin the initial")
+@trips("determinism", "two forwards .* from H_0 on.*draws the initial state.*seeding it removes.*fix the initial")
 class RandomInitialState(CachedTransformer):
     def embed(self, tokens: Tensor) -> tuple[Tensor, Any]:
         state, context = super().embed(tokens)
@@ -245,7 +245,7 @@ class SamplesItsDepth(CachedTransformer):
         return state
 
 
-@trips("sampled_depth", "the path 'generate' gives other logits for the same tokens and loops")
+@trips("sampled_depth", "the path 'generate' gives different logits for the same tokens and loops")
 class SamplesTheDepthOfAPath(CachedTransformer):
     def looped(self, name: str | None = None) -> lv.Looped:
         def generate(tokens: Tensor, loops: int) -> Tensor:

@@ -15,7 +15,7 @@ from tests.loopverify.checks.planting import trips
 # --- tokens
 
 
-@trips("causality", "exit 1 shows something else at position 0 when the later tokens change.*without .* causal mask")
+@trips("causality", "exit 1 at position 0 differ when later tokens change.*without .* causal mask")
 class SeesTheFuture(CachedTransformer):
     def embed(self, tokens: Tensor) -> tuple[Tensor, Any]:
         state, context = super().embed(tokens)
@@ -23,7 +23,7 @@ class SeesTheFuture(CachedTransformer):
         return state, replace(context, mask=torch.ones(T, T, dtype=torch.bool))
 
 
-@trips("causality", "position [1-4] when the later tokens change.*shifted.*causal mask")
+@trips("causality", "position [1-4] differ when later tokens change.*shifted.*causal mask")
 class SeesTheNextToken(CachedTransformer):
     def embed(self, tokens: Tensor) -> tuple[Tensor, Any]:
         state, context = super().embed(tokens)
@@ -57,21 +57,21 @@ class CountsPaddingAsPositions(LearnedPositions):
         return state + self.places[: tokens.shape[1]], context
 
 
-@trips("padding_invariance", "a mask of only True changes .*H_0 is the same, so it is the positions", alone=True)
+@trips("padding_invariance", "an all-True mask changes .*H_0 is the same, so the positions", alone=True)
 class OtherPositionsUnderAMask(CachedTransformer):
     def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
         state, context = super().embed_masked(tokens, mask)
         return state, replace(context, rope=self.rope((2 * mask.long().cumsum(1))[:, None, :]))
 
 
-@trips("padding_invariance", "a mask of only True changes .*H_0 differs already.*positions in two ways", alone=True)
+@trips("padding_invariance", "an all-True mask changes .*H_0 differs.*positions differently", alone=True)
 class LearnedPositionsFromOne(LearnedPositions):
     def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
         state, context = super().embed_masked(tokens, mask)
         return state + self.places[mask.long().cumsum(1)], context
 
     def looped(self, name: str | None = None) -> lv.Looped:
-        return replace(super().looped(name), decode=None, cache_slots=None)  # these know of no such positions
+        return replace(super().looped(name), decode=None, cache_slots=None)  # these do not use the table
 
 
 @trips("mask_influence", "masking the first 2 tokens has no effect.*never reaches the attention", alone=True)
@@ -80,7 +80,7 @@ class IgnoresTheMask(CachedTransformer):
         return self.embed(tokens)
 
 
-@trips("mask_influence", "what stands in 2 masked tokens still changes what later tokens show.*not all", alone=True)
+@trips("mask_influence", "the content of 2 masked tokens still changes the logits of later tokens.*not all", alone=True)
 class MasksAtTheFirstLayerOnly(CachedTransformer):
     def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
         _, masked = super().embed_masked(tokens, mask)
@@ -88,14 +88,14 @@ class MasksAtTheFirstLayerOnly(CachedTransformer):
         return super().step(state, masked, 1), context
 
 
-@trips("mask_influence", "mask of only True, token 0 sees token 1, .*takes the place of the causal mask", alone=True)
+@trips("mask_influence", "all-True mask, token 0 sees token 1, .*replaces the causal mask", alone=True)
 class MaskInsteadOfCausality(CachedTransformer):
     def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
         state, context = super().embed_masked(tokens, mask)
         return state, replace(context, mask=mask[:, None, None, :])
 
 
-@trips("mask_influence", r"mask of only True, token 1 no longer sees token 0, .*the mask is shifted", alone=True)
+@trips("mask_influence", r"all-True mask, token 1 no longer sees token 0, .*the mask is shifted", alone=True)
 class MaskHidesARealToken(CachedTransformer):
     def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
         state, context = super().embed_masked(tokens, mask)
@@ -104,7 +104,7 @@ class MaskHidesARealToken(CachedTransformer):
         return state, replace(context, mask=visible)
 
 
-@trips("mask_influence", "hides the first 2 tokens, what real tokens show is not finite.*0 / 0", alone=True)
+@trips("mask_influence", "hides the first 2 tokens, logits of real tokens are not finite.*0 / 0", alone=True)
 class MaskedTokensAreNaN(CachedTransformer):
     def embed_masked(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
         state, context = super().embed_masked(tokens, mask)
@@ -114,7 +114,7 @@ class MaskedTokensAreNaN(CachedTransformer):
 # --- readouts
 
 
-@trips("logits_form", "exit 1 shows logits that are not finite for a state that is.*look for NaN", alone=True)
+@trips("logits_form", "exit 1 returns logits that are not finite for a finite state.*look for NaN", alone=True)
 class NanInTheHead(CachedTransformer):
     def __init__(self) -> None:
         super().__init__()
@@ -122,19 +122,19 @@ class NanInTheHead(CachedTransformer):
             self.head.weight[3] = torch.nan
 
 
-@trips("logits_form", r"shows tuple, expected .* shape \(1, 1, 23\).*output of a whole model", alone=True)
+@trips("logits_form", r"returns tuple, expected .* shape \(1, 1, 23\).*output of a whole model", alone=True)
 class HandsOnATuple(CachedTransformer):
     def readout(self, state: Tensor, context: Any, loop: int, loops: int) -> Tensor:
         return (super().readout(state, context, loop, loops), None)
 
 
-@trips("logits_form", r"shows torch.float32 \(3, 1, 23\), expected .* shape \(3, 10, 23\).*last token", alone=True)
+@trips("logits_form", r"returns torch.float32 \(3, 1, 23\), expected .* shape \(3, 10, 23\).*last token", alone=True)
 class ReadsTheLastTokenOnly(CachedTransformer):
     def readout(self, state: Tensor, context: Any, loop: int, loops: int) -> Tensor:
         return super().readout(state[:, -1:], context, loop, loops)
 
 
-@trips("logits_form", r"\(1, 1, 23\).*of shape \(1, 1, 29\).*another vocabulary than declared", alone=True)
+@trips("logits_form", r"\(1, 1, 23\).*of shape \(1, 1, 29\).*vocabulary of the head is not the declared", alone=True)
 class DeclaresAnotherVocabulary(CachedTransformer):
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class DeclaresAnotherVocabulary(CachedTransformer):
         return replace(super().looped(name), vocab_size=V + 6)
 
 
-@trips("same_readout", "exit 1 of 1 shows a state otherwise than exit 3 does.*temperature for each loop")
+@trips("same_readout", "exit 1 of 1 decodes a state differently from exit 3.*temperature for each loop")
 class TemperatureByLoop(CachedTransformer):
     def readout(self, state: Tensor, context: Any, loop: int, loops: int) -> Tensor:
         return super().readout(state, context, loop, loops) * loop
@@ -165,7 +165,7 @@ class MixesExitsWithLabels(CachedTransformer):
         return replace(super().looped(name), paths={"with labels": with_labels})
 
 
-@trips("loop_count_effect", r"forward shows the same for 1 and for 2 loops \((\d+) and \1 module.*at construction")
+@trips("loop_count_effect", r"forward gives the same logits for 1 and for 2 loops \((\d+) and \1 module.*construction")
 class LoopCountOfTheConfiguration(CachedTransformer):
     def full(self, tokens: Tensor, loops: int) -> Tensor:
         return super().full(tokens, self.config.trained_loops)
@@ -180,7 +180,7 @@ class BlowsUpBeyondTraining(CachedTransformer):
         return super().step(state, context, loop) * (1 + state.square().mean(-1, keepdim=True))
 
 
-@trips("depth_use", "exit 3 shows the logits of exit 1: loops are executed and change nothing.*state of the first loop")
+@trips("depth_use", "exit 3 has the logits of exit 1: loops are executed and have no effect.*state of the first loop")
 class DecodesTheEmbedding(CachedTransformer):
     def embed(self, tokens: Tensor) -> tuple[Tensor, Any]:
         state, context = super().embed(tokens)
@@ -191,13 +191,13 @@ class DecodesTheEmbedding(CachedTransformer):
         return super().readout(self.first, context, loop, loops)
 
 
-@trips("hidden_growth", r"amplified at every loop and no loss sees it: rms .* -> .* over 8 loops.*added again")
+@trips("hidden_growth", r"every loop amplifies the norm and no loss sees it: rms .* -> .* over 8 loops.*added again")
 class AddsTheResidualAgain(CachedTransformer):
     def step(self, state: Tensor, context: Any, loop: int) -> Tensor:
         return state + super().step(state, context, loop)
 
 
-@trips("growth_law", "claims 'growth_sqrt', and shows linear growth.*holds for random updates")
+@trips("growth_law", "claims 'growth_sqrt' but shows linear growth.*holds for random updates")
 class ClaimsSquareRootGrowth(Family):
     def __init__(self) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class ClaimsSquareRootGrowth(Family):
 # --- caches
 
 
-@trips("cached_decode", "token by token, at 2 loops, .* from token [12] on.*one slot a layer")
+@trips("cached_decode", "token by token, at 2 loops, .* from token [12] on.*one slot per layer")
 class OneSlotALayer(CachedTransformer):
     def slot(self, loop: int, layer: int) -> Any:
         return layer
@@ -235,7 +235,7 @@ class KeepsTheLengthOfTheFirstPrompt(CachedTransformer):
         return torch.ones(new, keys, dtype=torch.bool).tril(self.seen)
 
 
-@trips("chunked_prefill", "in chunks of 3, 1, 4, 2 tokens, .*made for its own length")
+@trips("chunked_prefill", "in chunks of 3, 1, 4, 2 tokens, .*built for its own length")
 class MaskOfTheChunkAlone(CachedTransformer):
     def visible(self, keys: int, new: int) -> Tensor:
         return torch.ones(new, keys, dtype=torch.bool).tril(0 if new > 1 else keys)
@@ -247,20 +247,20 @@ class StuckAtPositionZero(CachedTransformer):
         return super().positions(0, new)
 
 
-@trips("cached_batch", "row 1 of a batch decodes otherwise than alone.*shared by the rows")
+@trips("cached_batch", "row 1 of a batch decodes differently from the row alone.*shared by the rows")
 class CacheOfTheFirstRow(CachedTransformer):
     def store(self, cache: Cache, slot: Any, k: Tensor, v: Tensor) -> None:
         super().store(cache, slot, k[:1].expand_as(k), v[:1].expand_as(v))
 
 
-@trips("cache_slots", r"by number of loops are 1: 2, 2: 2, 3: 2; expected a multiple of 2.*one slot a layer")
+@trips("cache_slots", r"by number of loops are 1: 2, 2: 2, 3: 2; expected 2 per loop.*one slot per layer")
 class SizedByLayers(CachedTransformer):
     def slot(self, loop: int, layer: int) -> Any:
         return layer
 
 
 class LastLoopOnly(CachedTransformer):
-    """Keys of earlier tokens come from the last loop that they went through, whatever the loop of the new ones."""
+    """Keys of earlier tokens always come from their last loop, at every loop of the new ones."""
 
     def decode(self, tokens: Tensor, cache: Cache | None, loops: int) -> tuple[Tensor, Cache]:
         self.earlier = dict(cache or {})
@@ -276,6 +276,6 @@ class LastLoopOnly(CachedTransformer):
         super().store(cache, slot, k, v)
 
 
-@trips("last_loop_cache", "do not depend on chunks at 1 loop and do at more.*keys of the last loop.*declare 'last_loop")
+@trips("last_loop_cache", "do not depend on chunks at 1 loop, but do at more.*keys of the last loop.*declare 'last")
 class KeepsTheLastLoop(LastLoopOnly):
     pass

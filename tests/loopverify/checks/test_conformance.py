@@ -1,4 +1,4 @@
-"""The doors of the suite: statuses, expectations, traits and what is said when a check does not apply."""
+"""The interfaces of the suite: statuses, expected failures, traits, and messages of checks that do not apply."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_all_failures_are_raised_at_once_with_their_words() -> None:
     assert [result.id for result in caught.value.results] == ["loops_executed", "parameter_gradient"]
     text = str(caught.value)
     assert text.startswith(f"CappedLoops: 2 of {len(CHECKS)} checks do not hold\n")
-    assert "loops_executed: 6 loops were asked for, and not all run the same block: loop 5 calls 1 modules" in text
+    assert "loops_executed: not all of 6 loops run the same block: loop 5 calls 1 modules" in text
     assert "Likely cause: the number of loops is capped by the configuration, or a loop is skipped or run twice" in text
     assert "parameter_gradient: no gradient reaches scale.weight, scale.bias (2 against a limit of 0 param" in text
     assert isinstance(caught.value, AssertionError)
@@ -67,7 +67,7 @@ def test_an_expected_failure_is_xfailed_and_one_that_passes_is_xpassed() -> None
     stale = {**reasons, "causality": "old bug"}
     returned = by_id(lv.check_looped_model(model, expected_failures=stale, on_fail="return"))
     assert returned["causality"].status == "xpassed"
-    with pytest.raises(ConformanceError, match=r"causality: expected to fail \(old bug\), and passes.*Remove it from"):
+    with pytest.raises(ConformanceError, match=r"causality: expected to fail \(old bug\), but passes.*Remove it from"):
         lv.check_looped_model(model, expected_failures=stale)
 
 
@@ -133,7 +133,7 @@ def test_a_crash_is_an_error_of_its_check_and_no_other() -> None:
 
 def test_a_check_called_on_a_model_raises_for_a_test_runner() -> None:
     CHECKS["causality"](build("gru", 0))
-    with pytest.raises(ConformanceError, match="causality: exit 1 shows something else at position 0"):
+    with pytest.raises(ConformanceError, match="causality: the logits of exit 1 at position 0 differ"):
         CHECKS["causality"](sabotaged("SeesTheFuture"))
     with pytest.raises(NotApplicableError, match="the model declares no decode; give Looped") as caught:
         CHECKS["cached_decode"](build("gru", 0))
@@ -234,11 +234,11 @@ def test_a_fault_that_leaves_nothing_to_look_at_is_named_once(name: str, named: 
         (
             "NanInTheHead",
             "optimizer_step",
-            "not tested, see check logits_form: exit 1 shows logits that are not finite",
+            "not tested, see check logits_form: exit 1 returns logits that are not finite",
         ),
-        ("HandsOnATuple", "depth_use", "not tested, see check logits_form: exit 1 shows tuple, expected"),
-        ("DividesByZero", "overshoot", "no trajectory to look at, see check trajectory_order: H_2 is not finite"),
-        ("CastsAndStays", "resume", "no trajectory to look at, see check state_dtype: H_2 is torch.bfloat16 on cpu"),
+        ("HandsOnATuple", "depth_use", "not tested, see check logits_form: exit 1 returns tuple, expected"),
+        ("DividesByZero", "overshoot", "no valid trajectory, see check trajectory_order: H_2 is not finite"),
+        ("CastsAndStays", "resume", "no valid trajectory, see check state_dtype: H_2 is torch.bfloat16 on cpu"),
         ("IgnoresTheMask", "padding_invariance", "not tested, see check mask_influence: masking the first 2 tokens"),
     ],
 )

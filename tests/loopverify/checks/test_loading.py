@@ -1,4 +1,4 @@
-"""A model by name: what is found, what is called, and every refusal with its words."""
+"""Models by name: which are found and called, and the message of every error."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_another_form_is_refused(zoo: Path, reference: str) -> None:
     ("reference", "words"),
     [
         ("nowhere.at_all:module", r"cannot import 'nowhere\.at_all' \(No module named 'nowhere'\)"),
-        ("zoo_of_models:nothing", r"zoo_of_models has no 'nothing'; expected a factory of that name"),
+        ("zoo_of_models:nothing", r"zoo_of_models has no 'nothing'; expected a factory with this name"),
         ("zoo_of_models:wants", r"called without arguments, raised TypeError: wants\(\) missing 1 required"),
         ("zoo_of_models:seven", r"gave a int; expected a Looped or an nn\.Module"),
         ("zoo_of_models:half", r"is a float; expected a function that returns a model"),

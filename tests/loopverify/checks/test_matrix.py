@@ -1,4 +1,4 @@
-"""The matrix: every saboteur trips its own check, in words that name the fault, and no clean model trips any.
+"""The matrix: every saboteur trips its own check, with a message that names the fault; no clean model trips any.
 
 Two seeds by default. All twenty, which also store what docs/saboteurs.md shows (`python -m docs --write`):
 LOOPVERIFY_SEEDS=20 pytest tests/loopverify/checks/test_matrix.py
@@ -35,7 +35,7 @@ def test_a_saboteur_trips_its_check_in_words_that_name_the_fault(saboteur: Sabot
 
 @pytest.mark.parametrize("saboteur", [s for s in SABOTEURS if s.alone], ids=lambda saboteur: saboteur.name)
 def test_a_fault_that_every_check_would_feel_is_named_once(saboteur: Saboteur) -> None:
-    model = saboteur.build(0)  # which check looks at what is no matter of weights
+    model = saboteur.build(0)  # one seed suffices: the fault does not depend on weights
     results = [check.run(model) for check in CHECKS.values()]
     assert [result.id for result in results if result.status not in ("passed", "skipped")] == [saboteur.check]
 
@@ -47,14 +47,14 @@ def test_a_clean_model_trips_no_check_and_is_left_as_it_was(family: str) -> None
 
 
 def test_every_check_passes_on_a_clean_model_that_has_what_it_needs() -> None:
-    # A check that only ever skips would trip on nothing.
+    # A check that always skips would never fail.
     families = ("exit_gate", "shared_loop_norm", "rmsnorm")
     passed = {result.id for family in families for result in examined(family, 0) if result.status == "passed"}
     assert passed == set(CHECKS)
 
 
 def test_the_stored_results_are_of_the_saboteurs_and_the_clean_models_that_there_are() -> None:
-    if "LOOPVERIFY_SEEDS" in os.environ:  # of results that the tests above have seen
+    if "LOOPVERIFY_SEEDS" in os.environ:  # results are cached from the tests above
         RESULTS.write_text(json.dumps(results(SEEDS), indent=1) + "\n", encoding="utf-8")
     stored = json.loads(RESULTS.read_text(encoding="utf-8"))
     planted = {(fault["name"], fault["check"]) for fault in stored["planted"]}

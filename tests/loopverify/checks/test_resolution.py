@@ -1,4 +1,4 @@
-"""How finely a step computes: against what rounding of known coarseness leaves of a second difference."""
+"""The resolution of a step, compared with the second difference that rounding of known coarseness must give."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rounded(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
 def test_a_staircase_leaves_its_steps_as_often_as_they_are_crossed(dtype: torch.dtype, bits: int, scale: float) -> None:
     # A stair of height u is crossed between x and x + d with probability |d| / u, and leaves u: 2 E|d| E u in square,
     # for both sides. E|d| = sqrt(2 / pi) nudge for normal d; and u is 2^-bits of the power of two below |x|, on
-    # average 0.72 |x| (log-uniform mantissas), where E|x| = sqrt(2 / pi), too.
+    # average 0.72 |x| (log-uniform mantissas), where E|x| = sqrt(2 / pi) as well.
     expected = math.sqrt(2 * (2 / math.pi) * NUDGES[-1] * 0.72 * 2.0**-bits)
     for found in resolutions(Subject(stepping(rounded(dtype), scale))):
         assert found.error == pytest.approx(expected, rel=0.3)
@@ -99,7 +99,7 @@ def test_in_a_half_precision_there_is_nothing_coarser_to_look_for(dtype: torch.d
     result = CHECKS["state_dtype"].run(model)
     assert (result.status, result.message) == (
         "passed",
-        f"all states are {dtype}, which leaves nothing coarser to look for",
+        f"all states are {dtype}; no coarser rounding is searched for",
     )
 
 
@@ -113,5 +113,5 @@ def test_a_step_that_does_not_repeat_itself_is_left_to_the_check_that_names_it()
     result = CHECKS["state_dtype"].run(stepping(count))
     assert (result.status, result.message) == (
         "passed",
-        "all states are torch.float32; how finely they are computed is for a step that repeats itself",
+        "all states are torch.float32; their precision is not measured, since a repeated step differs",
     )

@@ -1,4 +1,4 @@
-"""Other tensors in the place of parameters: as a copy would compute, and without a trace in the model."""
+"""Other tensors in place of parameters: results equal those of a copy, and the model is unchanged."""
 
 from __future__ import annotations
 

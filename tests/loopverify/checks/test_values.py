@@ -60,7 +60,7 @@ def test_rounding_is_one_eps_for_every_channel_added_in_quadrature() -> None:
 
 
 def test_the_limit_is_what_a_disturbance_by_rounding_does_to_the_model() -> None:
-    # For H_k = 2 H_{k-1} disturbances grow with the state and add up in quadrature: none may be lost or amplified.
+    # For H_k = 2 H_{k-1} perturbations grow with the state and add in quadrature: none may be lost or amplified.
     model = Scaled(2.0, hidden=False).double().looped()
     subject = Subject(model)
     unit = rounding(torch.float64, D)
@@ -68,6 +68,19 @@ def test_the_limit_is_what_a_disturbance_by_rounding_does_to_the_model() -> None
     assert 1 < largest_of_few < 4 * math.sqrt(subject.loops + 1)
     assert subject.state_limit == pytest.approx(16 * unit * largest_of_few, rel=0.5)
     assert subject.state_limit < 1e-12
+
+
+def test_the_limit_grows_with_the_gain_of_the_model() -> None:
+    # H_k - 1 = 10 (H_{k-1} - 1) from H_0 = 1: the states stay 1, and a relative perturbation grows tenfold per loop.
+    model = lv.Looped(
+        embed=lambda tokens: (torch.ones(*tokens.shape, D, dtype=torch.float64), None),
+        step=lambda state, context, loop: 1 + 10 * (state - 1),
+        readout=lambda state, context, loop, loops: state,
+        trained_loops=3,
+        vocab_size=D,
+    )
+    gain = Subject(model).state_limit / (16 * rounding(torch.float64, D))
+    assert 1e3 < gain < 4e3
 
 
 @pytest.mark.parametrize("factor", [1.25, 3.0])
@@ -82,7 +95,7 @@ def test_the_growth_of_a_scaled_state_is_its_factor(factor: float) -> None:
 def test_growth_that_the_readout_shows_is_no_fault() -> None:
     result = run("hidden_growth", Scaled(3.0, hidden=False).looped())
     assert result.status == "passed"
-    assert "visible to the readout: a loss can act on it" in result.message
+    assert "visible to the readout: a loss can control it" in result.message
     assert result.value == pytest.approx(3.0, rel=1e-6)
 
 

@@ -13,5 +13,5 @@ Cli = Callable[..., tuple[int, str, str]]
 
 
 def installed(*arguments: str) -> list[str]:
-    """The command as it is installed, to be run in a process of its own."""
+    """The installed command, to be run in a separate process."""
     return [str(Path(sys.executable).with_name("loopverify")), *arguments]

@@ -14,7 +14,7 @@ from tests.loopverify.cli.calls import Cli
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current folder with models in it, which leaves nothing imported behind."""
+    """A current folder with models; modules imported from it are unloaded afterwards."""
     shutil.copy(Path(__file__).with_name("mine.py"), tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

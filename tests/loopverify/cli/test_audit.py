@@ -1,4 +1,4 @@
-"""loopverify audit: its verdict is its exit status, and tokens are read from every form."""
+"""loopverify audit: the exit status is the verdict, and tokens are read from all formats."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_audit_s_json_is_the_record_with_its_input(cli: Cli, folder: Path) ->
     assert record["input"].startswith("4 × 64 tokens drawn at random (seed 5)")
 
 
-def test_a_vocabulary_that_the_model_does_not_say_is_read_from_its_logits(cli: Cli) -> None:
+def test_a_vocabulary_that_the_model_does_not_declare_is_read_from_its_logits(cli: Cli) -> None:
     _, out, _ = cli("audit", "mine:no_vocabulary")
     assert "from a vocabulary of 31." in out
 
@@ -75,11 +75,11 @@ def test_tokens_are_read_from_every_form(cli: Cli, folder: Path, name: str) -> N
         (
             "a.json",
             "[[1, 2], [3]]",
-            "have lengths 1, 2; expected one length of at least 2 tokens: a sequence of T + 1 gives T tokens and, one "
-            "further on, their T targets",
+            "have lengths 1, 2; expected one length of at least 2 tokens: a sequence of T + 1 gives T tokens and "
+            "their T next tokens as targets",
         ),
         ("a.txt", "7", "have lengths 1; expected one length of at least 2 tokens"),
-        ("a.json", "[]", "have lengths no sequence at all"),
+        ("a.json", "[]", "a.json has no sequences; expected one length of"),
         ("a.txt", "1 two 3", "expected a .json list of lists, an integer .npy, or a text"),
         ("a.npy", "text", "the tokens in a.npy are not integers"),
         ("a.txt", "1 2 99 4", "token 3 of sequence 1 in a.txt is 99; expected 0..30 for a vocabulary of 31. Was the"),
@@ -120,7 +120,7 @@ def test_a_seed_that_cannot_be_used_is_wrong_use(cli: Cli, seed: str) -> None:
         ),
     ],
 )
-def test_a_model_whose_words_cannot_be_told_is_wrong_use(cli: Cli, model: str, message: str) -> None:
+def test_a_model_whose_vocabulary_cannot_be_determined_is_wrong_use(cli: Cli, model: str, message: str) -> None:
     status, out, err = cli("audit", f"mine:{model}")
     assert (status, out) == (2, "")
     assert err.startswith(message)

@@ -1,4 +1,4 @@
-"""loopverify check: what holds, what falls short, and what was expected to."""
+"""loopverify check: checks that hold, fall short, or were expected to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_checks_hold_or_fall_short(cli: Cli, folder: Path) -> None:
     assert all(record["id"] in out for record in records)
 
 
-def test_a_failed_check_is_told_in_full_and_last_and_can_be_expected(cli: Cli) -> None:
+def test_a_failed_check_is_shown_in_full_and_last_and_can_be_expected(cli: Cli) -> None:
     status, out, _ = cli("check", "mine:uneven")
     lines = [line for line in out.splitlines() if line.startswith(("passed", "failed"))]
     failing = [line.split()[1] for line in lines if line.startswith("failed")]
@@ -56,4 +56,4 @@ def test_expectations_without_a_reason_or_a_check_are_wrong_use(cli: Cli, expect
 def test_an_expectation_that_no_longer_holds_falls_short(cli: Cli) -> None:
     status, out, _ = cli("check", "mine:hidden", "--expect", "determinism=flaky once")
     assert status == 1
-    assert "expected to fail (flaky once), and passes" in " ".join(out.split())
+    assert "expected to fail (flaky once), but passes" in " ".join(out.split())

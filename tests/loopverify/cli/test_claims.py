@@ -32,7 +32,7 @@ def test_stored_runs_are_judged_and_a_contradicted_claim_falls_short(cli: Cli, f
     status, out, _ = cli("claims", "--runs", "good", "--json", "claims.json")
     assert (status, rows(out, "held"), rows(out, "contradicted")) == (0, ["P1.T2.tens.per_loop.raw"], [])
     assert "1 held, 0 contradicted, 0 inconclusive, " in out
-    assert "not run, for want of runs of exit_weighted/rmsnorm, " in " ".join(out.split())
+    assert "not run, missing runs of exit_weighted/rmsnorm, " in " ".join(out.split())
     records = json.loads((folder / "claims.json").read_text())
     assert {record["verdict"] for record in records["tiny"]} == {"held", "not run"}
 
@@ -73,7 +73,7 @@ def test_runs_without_a_manifest_are_sorted_by_preset_and_a_seed_counts_once(cli
     [
         (
             lambda path: path.write_text(path.read_text().replace("tiny", "tint")),
-            "not the file that its manifest names",
+            "differs from the digest in its manifest",
         ),
         (lambda path: path.with_name("manifest.json").write_text("{"), "is damaged: "),
     ],
@@ -87,16 +87,16 @@ def test_damaged_runs_are_named(cli: Cli, folder: Path, damage: Callable[[Path],
     assert path.name in err
 
 
-def test_what_was_measured_after_training_is_judged_too(cli: Cli, folder: Path) -> None:
+def test_metrics_measured_after_training_are_judged(cli: Cli, folder: Path) -> None:
     run = dataclasses.replace(bounded("tiny", 0.5, seeds=1)[0], key="abc")
     stored(folder, [run])
     measurement(folder, "abc", "old", {"r@1": 1e-9, "r@4": 1e-9}, age=60)
     measurement(folder, "abc", "new", {"r@1": 0.06, "r@4": "inf", "norm@4": 1e9})
     measurement(folder, "another", "other", {"r@1": 0.0})
     status, out, _ = cli("claims", "--runs", ".")
-    assert "P1.T3.radial.raw.first" in rows(out, "held")  # 0.06, of the code that measured last
+    assert "P1.T3.radial.raw.first" in rows(out, "held")  # 0.06, the value of the latest measurement
     assert "P1.T3.radial.raw.last" in rows(out, "contradicted")
-    assert "P1.T2.tens.per_loop.raw" in rows(out, "held")  # training has the last word on its own metrics
+    assert "P1.T2.tens.per_loop.raw" in rows(out, "held")  # metrics of training take precedence
     assert status == 1
 
 
@@ -114,17 +114,17 @@ def test_a_damaged_measurement_is_named(cli: Cli, folder: Path) -> None:
     path.write_text("{}")
     status, _, err = cli("claims", "--runs", ".")
     assert status == 2
-    assert "metrics.json is not the file that its manifest names" in " ".join(err.split())
+    assert "metrics.json differs from the digest in its manifest" in " ".join(err.split())
 
 
 def test_an_empty_name_is_no_folder_of_runs(cli: Cli, folder: Path) -> None:
-    stored(folder, bounded("tiny", 0.5))  # in the current folder, which an empty path means
+    stored(folder, bounded("tiny", 0.5))  # in the current folder, to which an empty path refers
     status, out, err = cli("claims", "--runs", "")
     assert (status, out) == (2, "")
     assert err == "error: --runs is ''; expected a folder for stored runs, such as runs, or . for the current one"
 
 
-@pytest.mark.parametrize(("place", "reason"), [("absent", "it is no folder"), (".", "it has no runs/*/result.json")])
+@pytest.mark.parametrize(("place", "reason"), [("absent", "it is not a folder"), (".", "it has no runs/*/result.json")])
 def test_a_folder_without_runs_is_wrong_use(cli: Cli, place: str, reason: str) -> None:
     status, _, err = cli("claims", "--runs", place)
     assert status == 2

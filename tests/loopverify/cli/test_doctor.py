@@ -27,4 +27,4 @@ def test_doctor_says_how_to_get_what_is_missing(cli: Cli, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(metadata, "version", without_scipy)
     _, out, _ = cli("doctor")
-    assert "without scipy; pip install 'loopverify[stats]'" in " ".join(out.split())
+    assert "missing scipy; pip install 'loopverify[stats]'" in " ".join(out.split())

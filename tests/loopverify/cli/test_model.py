@@ -1,4 +1,4 @@
-"""The model that a command names: where it cannot be had, what is wrong and where."""
+"""The model that a command names: if it cannot be loaded, the error and its place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.loopverify.cli.calls import Cli
     ],
 )
 @pytest.mark.parametrize("command", ["audit", "check"])
-def test_a_model_that_cannot_be_had_is_wrong_use_with_the_place(
+def test_a_model_that_cannot_be_loaded_is_wrong_use_with_the_place(
     cli: Cli, folder: Path, command: str, model: str, message: str
 ) -> None:
     (folder / "typo.py").write_text("def f(:\n")

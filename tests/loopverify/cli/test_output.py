@@ -1,4 +1,4 @@
-"""What a command writes, to a screen and to files, and where it cannot."""
+"""Output of a command to the terminal and to files, and errors in writing it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def test_the_words_of_a_user_are_shown_as_they_are(cli: Cli, command: str) -> No
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full, which is Linux's disk without space")
 @pytest.mark.parametrize("command", [["audit", "mine:hidden"], ["doctor"]])
-def test_a_full_disk_is_told_and_is_no_fault_of_the_model(command: list[str]) -> None:
+def test_a_full_disk_is_reported_and_is_no_fault_of_the_model(command: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(installed(*command), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert " ".join(done.stderr.split()) == (
-        "error: cannot write the output: No space left on device; what was found is not shown. Free some space, or "
-        "send it elsewhere"
+        "error: cannot write the output: No space left on device; the result is not shown. Free some space, or "
+        "redirect the output"
     )
 
 
-def test_an_encoding_that_lacks_a_character_is_told() -> None:
+def test_an_encoding_that_lacks_a_character_is_reported() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(installed("audit", "mine:raw"), capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""The chunked form of every loss against the plain form in float64: values, all gradients, and what it refuses."""
+"""The chunked form of every loss compared with the plain form in float64: values, all gradients, and errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Loss = Callable[[lv.Trace, Tensor], Tensor]
 
 
 class OtherEnd(nn.Module):
-    """Readouts that do not end in `F.linear`: a soft cap behind the head, a product written out, a cast."""
+    """Readouts that do not end in `F.linear`: a softcap after the head, a product written out, a cast."""
 
     def __init__(self, inner: LoopedTransformer, end: str) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def test_it_is_the_plain_form_to_rounding(data: st.DataObject) -> None:
 
     exact = made(None, torch.float64)
     check_equal(made(chunk_tokens, torch.float64), exact, within=1e-11)
-    # Where terms cancel (the slope of a tanh sums over all channels), no float32 has 1e-5 of what is left.
+    # Where terms cancel (the slope of a tanh is a sum over all channels), float32 does not reach 1e-5 of the rest.
     plain, chunked = made(None, torch.float32), made(chunk_tokens, torch.float32)
     check_equal(chunked, exact, within=1e-5, beyond=plain)
 
@@ -147,7 +147,7 @@ def test_every_named_loss_has_both_forms(name: str, kind: str) -> None:
     check_equal(chunked, plain, within=1e-12)
 
 
-def test_a_gradient_reaches_the_weights_of_the_exits_under_whatever_is_made_of_the_loss() -> None:
+def test_a_gradient_reaches_the_weights_of_the_exits_through_any_function_of_the_loss() -> None:
     model, weights = model_of("raw").double(), torch.rand(2, 7, dtype=torch.float64)
     seen = []
     for chunk_tokens in (None, 4):
@@ -159,7 +159,7 @@ def test_a_gradient_reaches_the_weights_of_the_exits_under_whatever_is_made_of_t
 
 
 class Largest(TorchDispatchMode):
-    """The most elements of any tensor that an operation returned."""
+    """The size of the largest tensor that an operation returned."""
 
     elements = 0
 
@@ -207,13 +207,13 @@ def test_under_autocast_it_is_as_near_to_float64_as_the_plain_form(kind: str, dt
 
 
 def test_a_model_in_half_precision_sums_its_head_s_gradient_in_float32() -> None:
-    """Many equal small gradients: in bfloat16 their sum would stop to grow at 256 of them."""
+    """Many equal small gradients: in bfloat16 their sum would stop growing at 256 of them."""
     model = model_of("raw").bfloat16()
     tokens, targets = torch.zeros(1, 2048, dtype=torch.int64), torch.ones(1, 2048, dtype=torch.int64)
     few, many = (
         result(copy.deepcopy(model), total("terminal", 1), tokens[:, :n], targets[:, :n], loops=1) for n in (1, 2048)
     )
-    # Every token sees only tokens like itself, so that the mean over many is what one says.
+    # All tokens of a row are equal, so the mean over many equals the value of one.
     many, few = (r.gradients["head.weight"] for r in (many, few))
     assert many.dtype == torch.bfloat16
     torch.testing.assert_close(many, few, rtol=2**-6, atol=1e-4)
@@ -258,7 +258,7 @@ def test_under_ddp_the_gradients_formed_inside_are_reduced_like_all_others(tmp_p
         def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
             return total("per_loop", 3)(lv.unroll(self.model.looped(), tokens, grad=True), targets)
 
-    def reduced(state, bucket):  # DDP reads annotations, and refuses those that are strings
+    def reduced(state, bucket):  # DDP reads annotations and rejects strings
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer() * 8)
         return done
@@ -322,14 +322,14 @@ def test_it_says_what_it_cannot_do() -> None:
     with pytest.raises(InputError, match=r"weights for the exits \[0, 4\] of 3 loops; expected 1..3"):
         weighted_exits(trace, TARGETS, {0: 1.0, 2: 1.0, 4: 1.0})
     loss = total("per_loop", 3)(trace, TARGETS)
-    with pytest.raises(LoopverifyError, match="create_graph=True asks a chunked loss for a second derivative"):
+    with pytest.raises(LoopverifyError, match="create_graph=True requires the second derivative of a chunked loss"):
         torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
     loss.backward(retain_graph=True)
     with pytest.raises(LoopverifyError, match="a second backward pass through one chunked loss"):
         loss.backward()
 
 
-def test_readouts_that_chunks_do_not_do_for_are_refused() -> None:
+def test_readouts_that_do_not_work_on_chunks_are_refused() -> None:
     inner = model_of("raw")
 
     def of_all_tokens(state: Tensor, context: object, loop: int, loops: int) -> Tensor:
@@ -344,10 +344,13 @@ def test_readouts_that_chunks_do_not_do_for_are_refused() -> None:
 
     base = replace(inner.looped(), step=lambda state, context, loop: state * 1.5)
     for readout, words in (
-        (of_all_tokens, r"the readout made logits \(1, 29\) of a chunk of states \(1, 3, 8\); expected \(1, n, V\)"),
+        (
+            of_all_tokens,
+            r"the readout returned logits \(1, 29\) for a chunk of states \(1, 3, 8\); expected \(1, n, V\)",
+        ),
         (
             of_another_state,
-            r"the readout reads, besides the state, a tensor that was computed before \(MeanBackward0\)",
+            r"the readout depends on the state and on another tensor computed before \(MeanBackward0\)",
         ),
     ):
         trace = lv.unroll(replace(base, embed=embed, readout=readout), TOKENS, grad=True)

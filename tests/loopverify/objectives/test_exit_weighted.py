@@ -1,4 +1,4 @@
-"""The exit-weighted objective against sums written out token by token, and what it can see of the scale."""
+"""The exit-weighted objective compared with sums written out token by token, and its visibility of scale."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ def test_it_composes_with_the_additions(probabilities: Tensor) -> None:
 def test_a_reward_below_nothing_is_refused(weight: float) -> None:
     with pytest.raises(InputError, match=rf"exit_entropy is {weight}; expected a finite weight >= 0"):
         named("exit_weighted", exit_entropy=weight)
-    named("per_loop", exit_entropy=weight)  # not used, not looked at
+    named("per_loop", exit_entropy=weight)  # not used, hence not checked
 
 
-def test_a_model_without_exit_probabilities_is_told_how_to_get_some(probabilities: Tensor) -> None:
+def test_the_error_for_a_model_without_exit_probabilities_says_how_to_get_them(probabilities: Tensor) -> None:
     model = replace(looped(probabilities), exit_probabilities=None, name="mine")
     words = r"mine declares no exit probabilities.*TransformerConfig\(exit_gate=True\).*Looped\(exit_probabilities="
     for term in (exit_weighted, exit_entropy):
@@ -149,7 +149,7 @@ def test_with_an_epsilon_it_sees_that_share_of_what_lies_behind_the_norm() -> No
     eps, k = 0.5, 2
     module = gated_transformer("rmsnorm", eps)
     radial, _ = direct_radial(module, k)
-    # The same loss as a function of the normalized state r, behind which nothing is normalized: its radial derivative
+    # The same loss as a function of the normalized state r, which is not normalized again: its radial derivative
     # at r, times eps / (s^2 + eps).
     trace = lv.unroll(module.looped(), TOKENS)
     shown = [module.readout_norm(state).detach() for state in trace.states]
@@ -169,7 +169,7 @@ def test_with_an_epsilon_it_sees_that_share_of_what_lies_behind_the_norm() -> No
 
 
 def test_training_on_it_moves_the_gate_towards_the_better_exit() -> None:
-    """One exit that knows the answer, one that does not: the gate must learn to leave at the first."""
+    """One exit that knows the answer, one that does not: the gate must learn to exit at the first."""
     module = LoopedTransformer(TransformerConfig(vocab_size=V, d_model=12, heads=3, exit_gate=True, trained_loops=2))
     model = module.looped()
     target = torch.full_like(TOKENS, 3)

@@ -1,4 +1,4 @@
-"""The latent loss against its definition, and the pull on the scale that it promises."""
+"""The latent loss compared with its definition, and its pull on the scale."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_its_radial_gradient_has_the_predicted_size_at_every_state(model: lv.Loo
     state, e = states[k].detach(), table.detach()[TARGETS.clamp_min(0)]
     expected = 2 * (state.square().mean(-1) - (e * state).mean(-1)) / (K * COUNTED)
     torch.testing.assert_close((gradient * state).sum(-1), expected * (TARGETS >= 0), rtol=1e-12, atol=1e-17)
-    # ... while the cross-entropies of the same trace see nothing behind their norm but its epsilon
+    # ... while the cross-entropies of the same trace, after their norm, see only its epsilon
     (blind,) = torch.autograd.grad(named("per_loop")(cut, TARGETS).total, states[k])
     assert (blind * state).sum(-1).abs().max() < 1e-14
 
@@ -85,7 +85,7 @@ def test_towards_a_zero_target_it_is_the_norm_penalty(model: lv.Looped) -> None:
 
 
 def test_descending_it_brings_a_scale_back_that_cross_entropy_lets_go() -> None:
-    """Gradient steps on one state, from far out: per-loop loss leaves its scale, the latent part returns it."""
+    """Gradient steps on one large state: the per-loop loss leaves its scale, the latent term reduces it."""
     config = TransformerConfig(vocab_size=V, d_model=12, heads=3, trained_loops=1, init_std=1.0)
     module = LoopedTransformer(config).double().requires_grad_(False)
     model = module.looped()
@@ -122,7 +122,7 @@ def test_targets_of_another_form_are_refused(model: lv.Looped) -> None:
         ("dense", 0.01, "unknown loss 'dense'; expected one of: per_loop, terminal, exit_weighted"),
         ("latent", 0.01, "unknown loss 'latent'; expected one of"),
         ("per_loop+magic", 0.01, "unknown addition to the loss 'magic'; expected one of: penalty, latent"),
-        ("per_loop+latent", 0.0, r"latent is 0.0; expected a finite weight > 0 \(or leave out '\+latent'\)"),
+        ("per_loop+latent", 0.0, r"latent is 0.0; expected a finite weight > 0 \(or omit '\+latent'\)"),
         ("per_loop+penalty+latent", math.nan, "latent is nan; expected a finite weight > 0"),
     ],
 )

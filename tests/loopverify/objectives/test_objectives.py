@@ -1,4 +1,4 @@
-"""Objectives against hand-written sums."""
+"""Objectives compared with hand-written sums."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_penalty_is_weighted_and_the_parts_sum_to_the_total(trace: lv.Trace)
 def test_the_penalty_pulls_on_the_scale_of_every_state_by_its_closed_form(trace: lv.Trace) -> None:
     state = trace.states[K]
     (gradient,) = torch.autograd.grad(norm_penalty(trace), state)
-    radial = (gradient * state).sum(-1)  # = 2 s^2 / (K * tokens) for the last state, which feeds nothing
+    radial = (gradient * state).sum(-1)  # = 2 s^2 / (K * tokens) for the last state, from which no other is computed
     expected = 2 * state.square().mean(-1) / (K * TOKENS.numel())
     torch.testing.assert_close(radial, expected, rtol=1e-12, atol=0)
 

@@ -1,4 +1,4 @@
-"""A made-up study of the shape of Table 2: seven conditions, four loops, a history each."""
+"""A made-up study in the form of Table 2: seven conditions, four loops, one training history per run."""
 
 from __future__ import annotations
 

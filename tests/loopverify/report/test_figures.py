@@ -43,7 +43,7 @@ def test_labels_carry_units() -> None:
     assert [(chart.y_label, chart.log) for chart in made().values()] == [
         ("‖H_k‖₂ (L2 over channels)", True),
         ("‖H_4‖₂ (L2 over channels)", True),
-        ("CE(k) (nats a token)", False),
+        ("CE(k) (nats per token)", False),
     ]
 
 
@@ -52,7 +52,7 @@ def test_cross_entropy_is_logarithmic_when_a_linear_axis_would_flatten_it() -> N
     assert next(chart for chart in charts(runs, {}) if chart.name == "ce-by-exit").log
 
 
-def test_what_is_not_there_is_not_drawn() -> None:
+def test_missing_metrics_are_not_drawn() -> None:
     runs = sample_runs(1, ["per_loop/raw"])
     assert [chart.name for chart in charts(runs, {})] == ["norm-by-loop", "ce-by-exit"]
     assert [chart.name for chart in charts(runs, {runs[0].key: []})] == ["norm-by-loop", "ce-by-exit"]
@@ -77,14 +77,14 @@ def test_svg_is_labeled_and_takes_the_ink_of_the_page(name: str) -> None:
 
 
 def measured_run(condition: str, seed: int) -> Run:
-    """The run of a study, with what is measured after training: made-up numbers."""
+    """A run with made-up metrics, including those measured after training."""
     run = sample_run(condition, seed)
     swept = {f"sweep_ce@{x}": 3.0 + seed + float(x) for x in ("10", "0.1", "1", "3.16")}
     looped = {f"{kind}@{k}": (seed + 1) / k for kind in ("b", "angular_step") for k in range(30, 0, -1)}
     return replace(run, metrics=run.metrics | swept | looped | {"b@late": 9.0, "sweep_span": 1.0})
 
 
-def test_what_was_measured_after_training_is_drawn_too() -> None:
+def test_metrics_measured_after_training_are_drawn() -> None:
     drawn = {chart.name: chart for chart in charts([measured_run("per_loop/raw", seed) for seed in (0, 1)], {})}
     assert list(drawn)[2:] == ["update-by-loop", "turning-by-loop", "ce-by-scale"]
     scale = line(drawn["ce-by-scale"], "per_loop/raw")
@@ -101,7 +101,7 @@ def test_every_seed_is_a_point_where_both_axes_are_measured() -> None:
     runs = [replace(run, metrics={**run.metrics, "r@4": 0.25}) for run in sample_runs(2, ["per_loop/raw"])]
     drawn = {chart.name: chart for chart in charts([*runs, *sample_runs(1, ["per_loop/rmsnorm"])], {})}
     (gap,) = drawn["gap-by-visibility"].lines
-    # CE(1) - CE(4) = 2.233 - 2.188 of both seeds; what was not measured is no point.
+    # CE(1) - CE(4) = 2.233 - 2.188 of both seeds; a run without the metric has no point.
     assert (gap.condition, gap.x, gap.mean, gap.n) == ("per_loop/raw", (0.25, 0.25), pytest.approx((0.045, 0.045)), 2)
     assert "perplexity-by-speed" not in drawn
 
@@ -130,7 +130,7 @@ def test_ids_of_figures_do_not_meet_in_one_page() -> None:
         assert used <= set(re.findall(r'\bid="([^"]+)"', svg))
 
 
-def test_seeds_are_told_by_condition_where_they_differ() -> None:
+def test_seeds_are_shown_by_condition_if_they_differ() -> None:
     runs = one_study([*sample_runs(1, ["per_loop/raw"]), *sample_runs(3, ["per_loop/rmsnorm"])])
     svg = draw(charts(runs, {})[0], "tiny")
     assert "n by condition" in svg

@@ -53,8 +53,8 @@ def test_every_claim_is_shown_with_its_verdict(page: str) -> None:
     for claim in TABLE_2:
         assert claim.sentence in text
         assert claim.id in text
-    for told in ("×891", "337…407", "≥ ×30", "9 of 10 rank tests hold", "arXiv 2606.24898", "wall time", "60 s"):
-        assert told in text
+    for shown in ("×891", "337…407", "≥ ×30", "9 of 10 rank tests hold", "arXiv 2606.24898", "wall time", "60 s"):
+        assert shown in text
     assert page.count("✓ held") == 1 + 21  # its tile and its rows
 
 
@@ -96,7 +96,7 @@ def test_it_reads_in_light_dark_and_print(page: str) -> None:
         assert rule in page
 
 
-def test_what_others_named_is_escaped() -> None:
+def test_names_given_by_users_are_escaped() -> None:
     evil = "<script>alert(1)</script>"
     made = build(sample_runs(1), facts={evil: evil}, title=evil).to_html()
     assert "<script" not in made

@@ -1,4 +1,4 @@
-"""The report: what it counts, what it says of many tests at once, and its JSON."""
+"""The report: its counts, its correction for many tests, and its JSON."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def test_verdicts_are_those_of_the_claims() -> None:
 
 
 def test_many_tests_at_once() -> None:
-    # Ten comparisons, nine of them at the least p of 3 against 3, 0.05: times ten that is 0.5, not 0.05.
+    # Ten comparisons, nine of them at the smallest p of 3 against 3 seeds, 0.05; times ten, this is 0.5.
     # C(8, 4) = 70 < 200 <= C(10, 5) = 252, so that ten tests at 0.05 need five seeds.
     assert build(sample_runs(3), TABLE_2).strength == (
         "9 of 10 rank tests hold at their own alpha; 0 of them still do after Holm's correction over all 10 at "
-        "alpha = 0.05, for which the design needs at least 5 seeds a side."
+        "alpha = 0.05, which requires at least 5 seeds per side."
     )
     assert build(sample_runs(2), TABLE_2).strength == (
-        "Comparisons that rest on the effect alone: 10; a test needs at least 3 seeds a side."
+        "Comparisons by effect size alone: 10; a test requires at least 3 seeds per side."
     )
     assert build([]).strength == ""
     drift = [claim for claim in TABLE_2 if ".drift.per_loop." in claim.id]
     assert build(sample_runs(3), drift[:1]).strength == ""
-    # Two tests, the smallest p 1 / C(8, 4) = 0.0143 times two: still below 0.05.
+    # Two tests: the smallest p, 1 / C(8, 4) = 0.0143, times two is still below 0.05.
     assert build(sample_runs(4), drift[:2]).strength == (
         "2 of 2 rank tests hold at their own alpha; 2 of them still do after Holm's correction over all 2 "
         "at alpha = 0.05."

@@ -1,4 +1,4 @@
-"""The answer to one sequence, found by reading its tokens as the documentation of its task says: plain Python."""
+"""The answer to one sequence, in plain Python, from its tokens as the documentation of its task defines them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GATES = (
 
 
 def circuit(task: Circuit, tokens: list[int]) -> tuple[int, int, set[int]]:
-    """(answer, d, how many gates the paths from the asked gate to the inputs pass)."""
+    """(answer, d, how many gates are on the paths from the questioned gate to the inputs)."""
     w = task.width
     inputs, gates, question = tokens[:w], tokens[w:-1], tokens[-1]
     assert [(token - 2) // 2 for token in inputs] == list(range(w))

@@ -1,4 +1,4 @@
-"""Tasks against an oracle that reads the tokens: answers, exact depths, balance, and what is asked."""
+"""Tasks compared with an oracle that reads the tokens: answers, exact depths, balance, and questions."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_paragg(task: Paragg) -> None:
 @every_task
 @pytest.mark.parametrize("deep", [False, True])
 def test_answers_are_balanced_at_every_depth(task: Task, deep: bool) -> None:
-    """Within five standard errors of the share that each answer has by construction."""
+    """Each answer's share is within five standard errors of its probability by construction."""
     count = 8000
     answers = Counter(drawn(task, count, depth=task.depth if deep else 1).targets[:, -1].tolist())  # type: ignore[attr-defined]
     share = 1 / task.answers
@@ -99,7 +99,9 @@ def test_depths(task: Task) -> None:
     assert set(drawn(task).depths.tolist()) == set(range(1, deepest + 1))
     assert set(drawn(task, depth=deepest).depths.tolist()) == {deepest}
     for depth in (0, deepest + 1):
-        with pytest.raises(InputError, match=rf"depth is {depth}; expected 1\.\.{deepest}, what the task was made for"):
+        with pytest.raises(
+            InputError, match=rf"depth is {depth}; expected 1\.\.{deepest}, the largest depth of this task"
+        ):
             drawn(task, depth=depth)
 
 

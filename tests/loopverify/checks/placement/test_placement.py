@@ -23,7 +23,7 @@ V, D = 19, 8
 
 
 class Parts(nn.Module):
-    """An embedding, a pre-norm branch, two further norms and a head, to be put together in different ways."""
+    """An embedding, a pre-norm branch, two further norms and a head, to be combined in different ways."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,8 +115,8 @@ def test_huginn_has_no_boundary_norm_and_removes_scale_in_its_blocks(tokens: Ten
     (ln_f,) = [norm for norm in placement.norms if norm.name == "transformer.ln_f"]
     assert ln_f.calls_per_exit == (2, 2, 2)
     own = tuple(calls_in(module.transformer.ln_f, lambda k=k: model.paths["forward"](tokens, k)) for k in (2, 3))
-    assert ln_f.totals == own == (2, 2)  # twice a forward, whatever the loop count
-    # By calls only the very last operation of the loop stands out: its result is the state.
+    assert ln_f.totals == own == (2, 2)  # twice per forward for any loop count
+    # By calls, only the last operation of the loop is recognized: its result is the state.
     by_calls = {norm.name: norm.by_calls for norm in placement.norms}
     assert by_calls[f"{core}.1.norm_4"] == "boundary"
     assert by_calls[f"{core}.0.norm_2"] == "inside"
@@ -131,11 +131,11 @@ def calls_in(module: nn.Module, run: Callable[[], object]) -> int:
     return calls["call"]
 
 
-def test_a_norm_at_the_entry_of_a_loop_is_told_from_a_pre_norm_by_function_alone(tokens: Tensor) -> None:
+def test_a_norm_at_the_entry_of_a_loop_is_distinguished_from_a_pre_norm_by_function_alone(tokens: Tensor) -> None:
     placement = norm_placement(looped(step=lambda p, h: p.block(p.first(h))), tokens)
     (entry,) = [norm for norm in placement.norms if norm.name == "first"]
     assert (entry.by_calls, entry.by_function) == ("inside", "boundary")
-    assert entry.why == ("believe the function: nothing of the state gets past it in a loop; a count cannot see that")
+    assert entry.why == "trust the function: in a loop, the whole state passes through it; a count cannot show that"
     assert placement.at("inside") == ["pre"]
     assert placement.carry == ("removed",) * 3
 
@@ -144,20 +144,20 @@ def test_a_block_that_normalizes_without_a_module_is_seen_by_function(tokens: Te
     placement = norm_placement(looped(step=lambda p, h: F.rms_norm(p.block(h), (D,), eps=1e-6)), tokens)
     assert placement.at("boundary", "both") == []
     assert placement.carry == ("removed",) * 3
-    assert any("the loop removes the scale although no norm module stands in its way" in n for n in placement.notes)
+    assert any("the loop removes the scale although the stream passes through no norm" in n for n in placement.notes)
 
 
 def test_a_readout_that_normalizes_without_a_module_is_seen_by_function(tokens: Tensor) -> None:
     placement = norm_placement(looped(readout=lambda p, h: p.head(F.rms_norm(h, (D,), eps=1e-6))), tokens)
     assert placement.visibility == ("hidden",) * 3
-    assert any("the exits hide the scale although no norm module stands between" in n for n in placement.notes)
+    assert any("the exits hide the scale although the state passes through no norm" in n for n in placement.notes)
 
 
-def test_a_norm_beside_the_way_to_the_logits_is_not_the_readouts(tokens: Tensor) -> None:
+def test_a_norm_on_a_branch_of_the_readout_is_not_the_readout_norm(tokens: Tensor) -> None:
     placement = norm_placement(looped(readout=lambda p, h: p.head(0.5 * p.last(h) + 0.5 * h)), tokens)
     (mixed,) = [norm for norm in placement.norms if norm.name == "last"]
     assert (mixed.by_calls, mixed.by_function) == ("readout", "inside")
-    assert mixed.why == "believe the function: the state gets past it in an exit; a count cannot see that"
+    assert mixed.why == "trust the function: in an exit, part of the state bypasses it; a count cannot show that"
     assert placement.visibility == ("visible",) * 3
 
 
@@ -166,7 +166,7 @@ def test_a_readout_norm_reused_on_a_branch_does_not_stand_at_the_boundary(tokens
     placement = norm_placement(model, tokens)
     (shared,) = placement.norms
     assert (shared.by_calls, shared.by_function) == ("both", "readout")
-    assert "the state gets past it in a loop, nothing of the state gets past it in an exit" in shared.why
+    assert "in a loop, part of the state bypasses it; in an exit, the whole state passes through it" in shared.why
     assert placement.carry == ("carried",) * 3
 
 
@@ -187,9 +187,9 @@ def test_parts_of_a_state_that_enter_by_norms_of_their_own_are_found_together(to
 def test_a_norm_whose_epsilon_lets_the_scale_through_is_named(tokens: Tensor) -> None:
     weak = nn.RMSNorm(D, eps=1e4)
     placement = norm_placement(looped(readout=lambda p, h: p.head(weak(h))), tokens)
-    assert placement.at("readout") == ["RMSNorm"]  # held by no module of the model: its class stands for its name
+    assert placement.at("readout") == ["RMSNorm"]  # no module of the model holds it, so its class is its name
     assert placement.visibility == ("saturating",) * 3
-    assert any("passes through RMSNorm, and the scale is saturating all the same" in n for n in placement.notes)
+    assert any("passes through RMSNorm, yet the scale is saturating: trust" in n for n in placement.notes)
 
 
 def test_calls_that_do_not_follow_the_loops_are_noted(tokens: Tensor) -> None:
@@ -200,7 +200,7 @@ def test_calls_that_do_not_follow_the_loops_are_noted(tokens: Tensor) -> None:
         return parts.block(parts.first(h) if len(calls) > 6 else h)
 
     placement = norm_placement(looped(step=moody), tokens)
-    assert "how often modules are called in a loop depends on the number of loops" in placement.notes
+    assert "the number of module calls in a loop depends on the number of loops" in placement.notes
 
 
 class Clip(nn.Module):
@@ -243,7 +243,7 @@ def test_a_module_that_cannot_be_called_on_other_states_is_no_norm() -> None:
             raise ValueError("once only")
 
     assert not normalizes(Picky(), torch.ones(1, 2, D))
-    assert not normalizes(Sphere(), torch.zeros(1, 2, D))  # nothing to tell it by
+    assert not normalizes(Sphere(), torch.zeros(1, 2, D))  # zeros show no scale
 
 
 def hooks(model: lv.Looped) -> list[object]:
@@ -292,11 +292,11 @@ def test_the_text_and_the_dictionary_tell_the_same(tokens: Tensor) -> None:
     assert str(placement).splitlines() == [
         "norm placement of ouro, counted at 2 and 3 loops",
         "  scale is carried by loop 1, removed by loop 2-3; hidden at exit 1-3",
-        "  norm        calls: embed, a loop, an exit  by calls  by function",
-        "  model.norm  0, 0/1/1, 1                    both      both",
+        "  norm        calls: embed, per loop, per exit  by calls  by function",
+        "  model.norm  0, 0/1/1, 1                       both      both",
         "  inside, on branches: model.layers.0.input_layernorm and 7 more; outside: none",
     ]
     facts = json.loads(json.dumps(placement.to_dict()))
     assert [norm["name"] for norm in facts["norms"] if norm["by_function"] == "both"] == ["model.norm"]
     entry = str(norm_placement(looped(step=lambda p, h: p.block(p.first(h))), tokens))
-    assert "  → first: inside by calls; believe the function: nothing of the state gets past it in a loop" in entry
+    assert "  → first: inside by calls; trust the function: in a loop, the whole state passes through it" in entry
