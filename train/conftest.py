@@ -25,7 +25,7 @@ VERDICTS = pytest.StashKey[Verdicts]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("loopverify experiments")
     group.addoption("--preset", default="tiny", help="tiny (default), small, 44m, 129m or 1.4b")
-    group.addoption("--seeds", type=int, default=1, help="seeds a condition; 3 or more for evidence (default: 1)")
+    group.addoption("--seeds", type=int, default=1, help="seeds per condition; 3 or more for evidence (default: 1)")
     group.addoption("--evidence", action="store_true", help="refuse seeds too few to test a claim")
     group.addoption("--runs", default="runs", help="folder of the run store (default: runs)")
     group.addoption("--device", default="auto", choices=["auto", "cpu", "cuda"])

@@ -16,7 +16,7 @@ from loopverify.claims import Claim, Run, claims_for, evaluate
 from train.depth_use import PROTOCOL, arm_runs, ensure_all
 from train.study.verdicts import Verdicts
 
-CLAIMS = claims_for(["P1.depth_use"])
+CLAIMS = claims_for(["hops.depth"])
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ class Run:
     """Loss and readout, as in Table 2: 'per_loop/rmsnorm', 'per_loop+penalty/rmsnorm', 'terminal/raw', ..."""
     seed: int
     metrics: Mapping[str, float]
-    """By flat name, for loops k: 'norm@k' (mean tokenwise ||H_k||_2), 'rms@k', 'ce@k' (nats a token), 'ppl@k'."""
+    """By name, as in `claims.metrics`: 'norm@4', 'ce@1', ...; what an older run has besides is kept."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """What else was true of the run: dtype, device, versions, threads, text, tokens, steps, ..."""
     key: str = ""
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        """For people: 'per_loop/rmsnorm seed 2'."""
+        """Human-readable: 'per_loop/rmsnorm seed 2'."""
         return f"{self.condition} seed {self.seed}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from loopverify.claims import Run
-from loopverify.claims.metric import names, value
+from loopverify.claims.expression import names, value
 from loopverify.report.chart import Chart, Line, scattered
 from loopverify.report.frontier import depth_chart
 from loopverify.report.table import by_condition, last_loop
@@ -50,7 +50,7 @@ def charts(runs: Sequence[Run], histories: Mapping[str, History]) -> tuple[Chart
             name="ce-by-exit",
             title="Held-out cross-entropy, exit by exit",
             x_label="exit k",
-            y_label="CE(k) (nats a token)",
+            y_label="CE(k) (nats per token)",
             log=_spans(exits, 4),
             whole_x=True,
             lines=exits,
@@ -68,7 +68,7 @@ def _of_depth(runs: Sequence[Run]) -> tuple[Chart, ...]:
             name="gap-by-visibility",
             title="What the last exit's gradient sees of scale, and how usable the first exit is",
             x_label="r_K (radial part of the gradient)",
-            y_label="CE(1) − CE(K) (nats a token)",
+            y_label="CE(1) − CE(K) (nats per token)",
             log=False,
             whole_x=False,
             lines=_scatter(runs, f"r@{last_loop(runs)}", f"ce@1-ce@{last_loop(runs)}"),
@@ -79,7 +79,7 @@ def _of_depth(runs: Sequence[Run]) -> tuple[Chart, ...]:
             name="ce-by-run",
             title="Held-out cross-entropy of the last exit, by the loops that are run",
             x_label="loops of the run",
-            y_label="CE (nats a token)",
+            y_label="CE (nats per token)",
             log=False,
             whole_x=True,
             lines=_over(runs, "ce_run"),
@@ -113,7 +113,7 @@ def _of_long_runs(runs: Sequence[Run]) -> tuple[Chart, ...]:
             name="ce-by-scale",
             title="Held-out cross-entropy with the last state rescaled in front of its readout",
             x_label="factor α",
-            y_label="CE (nats a token)",
+            y_label="CE (nats per token)",
             log=True,
             whole_x=False,
             lines=_over(runs, "sweep_ce"),

@@ -40,7 +40,7 @@ def micro(condition: str = "hops/rmsnorm", seed: int = 0) -> ArmRun:
 
 
 def test_the_arms_are_the_conditions_of_the_claims_and_differ_in_what_names_them() -> None:
-    assert set(conditions_of(claims_for(["P1.depth_use"]))) == set(ARMS) == set(HOPS)
+    assert set(conditions_of(claims_for(["hops.depth"]))) == set(ARMS) == set(HOPS)
     base = ARMS["hops/rmsnorm"]
     differing = {
         name: {f.name for f in fields(arm) if getattr(arm, f.name) != getattr(base, f.name)}
@@ -139,7 +139,7 @@ def test_a_run_is_stored_once_and_judged(tmp_path: Path) -> None:
     assert ensure(micro(seed=1), store).key != stored.key
     lines = [json.loads(line) for line in (stored.path / "metrics.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["start", "eval", "eval", "end"]
-    assert evaluate(CLAIMS["P1.depth_use.invariant.rmsnorm"], [made]).verdict in ("held", "contradicted")
+    assert evaluate(CLAIMS["hops.depth.invariant.rmsnorm"], [made]).verdict in ("held", "contradicted")
 
 
 def test_a_corrupt_run_is_trained_again(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Depth use on a task of known depth: the runs that the claims P1.depth_use are judged on."""
+"""Depth use on a task of known depth: the runs that the claims hops.depth are judged on."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Measured: CE and accuracy at every exit and the norms of all tokens, on 4,096 fr
 100 steps, 1,024 instances: the first of these evaluations at which CE(1) is at most `FIRST_EXIT` gives ce_matched@k.
 
 Seeds 0, 1, 2, with which exact rank tests reach p = 0.05. Claims, least effects and tests: `loopverify.claims`, under
-P1.depth_use.
+hops.depth.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measurements of stored runs, made once and kept beside them: a trained model is never changed or keyed by them."""
+"""Measurements of stored runs, made once and kept next to them: a trained model is never changed or keyed by them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ import torch
 
 from loopverify import __version__
 from loopverify.claims import Claim, Run
-from loopverify.claims.metric import names
+from loopverify.claims.expression import names
+from loopverify.claims.metrics import metric
 from loopverify.errors import LoopverifyError
 from loopverify.models import LoopedTransformer
 from train.data import Corpus
 from train.launch.run import MODEL, Say, open_corpus, result
 from train.spec import RunSpec, code_digest
 from train.store import CorruptRunError, RunStore, StoredRun
-from train.study.measurements import MEASUREMENTS, Measurement, Subject
+from train.study.measurements import MEASUREMENTS, Subject, measure
 
 __all__ = ["load", "measured", "wanted_by"]
 
@@ -51,7 +52,8 @@ def measured(
 ) -> list[Run]:
     """The runs with their training metrics and those `wanted` of their condition, measured where not yet in the store.
 
-    A measurement that fails is told and leaves its metrics out, so that the claims on them are not run.
+    A measurement that fails is reported and leaves its metrics out, so that the claims on them are not run. One that
+    gives other metrics than those listed for it ends everything: that is a fault of the harness.
     """
     if not stored:
         return []
@@ -96,17 +98,17 @@ class _Bench:
     def subject(self) -> Subject:
         return Subject(spec=self.spec, module=load(self.spec, self.stored), corpus=self.corpus)
 
-    def metrics(self, measurement: Measurement) -> dict[str, float]:
-        """From the store, or made and put there."""
-        key = {"run": self.stored.key, "measurement": measurement.name, "code": code_digest(_MEASURING)}
+    def metrics(self, measurement: str) -> dict[str, float]:
+        """The metrics of one measurement, from the store, or made and put there."""
+        key = {"run": self.stored.key, "measurement": measurement, "code": code_digest(_MEASURING)}
         with self.store.lock(key):
             found = self._find(key)
             if found is None:
                 begun = time.perf_counter()
                 with _threads(self.spec.preset.threads):
-                    made = measurement.measure(self.subject)
-                self.took[measurement.name] = time.perf_counter() - begun
-                with self.store.create(key, {"loopverify": __version__, "seconds": self.took[measurement.name]}) as to:
+                    made = measure(measurement, self.subject)
+                self.took[measurement] = time.perf_counter() - begun
+                with self.store.create(key, {"loopverify": __version__, "seconds": self.took[measurement]}) as to:
                     (to / _METRICS).write_text(json.dumps(_plain(made)), encoding="utf-8")
                 found = self._find(key)
             assert found is not None
@@ -122,18 +124,18 @@ class _Bench:
 
 def _with_measurements(bench: _Bench, wanted: Collection[str]) -> Run:
     run = result(bench.stored)
-    kinds = {name.split("@")[0] for name in wanted if name not in run.metrics}
+    sources = {metric(name).source for name in wanted if name not in run.metrics}
     metrics = dict(run.metrics)
-    for measurement in MEASUREMENTS.values():
-        if kinds.isdisjoint(measurement.gives):
+    for measurement in MEASUREMENTS:
+        if measurement not in sources:
             continue
         try:
             metrics |= bench.metrics(measurement)
         except LoopverifyError as error:
-            bench.say(f"{bench.spec.label}: no measurement {measurement.name!r}: {error}")
+            bench.say(f"{bench.spec.label}: no measurement {measurement!r}: {error}")
     if bench.took:
-        told = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in bench.took.items())
-        bench.say(f"{bench.spec.label}: measured {told}")
+        timings = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in bench.took.items())
+        bench.say(f"{bench.spec.label}: measured {timings}")
     return replace(run, metrics=metrics)
 
 

@@ -102,7 +102,7 @@ def test_evidence_takes_seeds() -> None:
         return Study(preset=preset("tiny"), seeds=seeds, store=RunStore("nowhere"))
 
     study(3).require_evidence(0.05)  # C(6, 3) = 20
-    with pytest.raises(InputError, match=r"evidence asked of 2 seeds a condition: .* use --seeds 3 or more"):
+    with pytest.raises(InputError, match=r"evidence required of 2 seeds per condition: .* use --seeds 3 or more"):
         study(2).require_evidence(0.05)
     with pytest.raises(InputError, match=r"no rank test of 4 against 4 can reach alpha = 0\.01; use --seeds 5"):
         study(4).require_evidence(0.01)
@@ -111,7 +111,7 @@ def test_evidence_takes_seeds() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--seeds", "2", "--evidence"], ["evidence asked of 2 seeds a condition", "use --seeds 3 or more"]),
+        (["--seeds", "2", "--evidence"], ["evidence required of 2 seeds per condition", "use --seeds 3 or more"]),
         (["--data", "absent.txt"], ["unknown text 'absent.txt'; expected one of auto, ", "or an existing path"]),
         (["--runs", ""], ["--runs is ''; expected a folder for stored runs, such as runs, or . for the current one"]),
     ],
