@@ -73,7 +73,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         **_given(
             "task",
             "loop",
-            accuracy_d=("", "accuracy of {d}-step answers at exit {k}"),
+            **{"accuracy_{d}": ("", "accuracy of {d}-step answers at exit {k}")},
             ce_matched=("nats", "CE({k}) at an equal first exit"),
         ),
         **_given("task", "", step_matched=("", "step of an equal first exit")),
@@ -154,7 +154,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         ),
     }
 )
-"""Every kind of metric, by what stands before the @; a number at the end of a kind is written d: 'accuracy_d@k'."""
+"""Every kind of metric, by what stands before the @; a number at the end of a kind is written {d}."""
 
 
 def metric(name: str) -> Metric:
@@ -209,8 +209,8 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def _listed(kind: str) -> str:
-    """'accuracy_2' -> 'accuracy_d'."""
-    return re.sub(r"_\d+$", "_d", kind)
+    """'accuracy_2' -> 'accuracy_{d}'."""
+    return re.sub(r"_\d+$", "_{d}", kind)
 
 
 def _fits(name: str, of: Metric) -> bool:
@@ -220,9 +220,12 @@ def _fits(name: str, of: Metric) -> bool:
 
 def _misspelt(name: str) -> InputError:
     kind, at = _parts(name)
-    near = difflib.get_close_matches(kind, METRICS, n=1)
+    near = difflib.get_close_matches(_listed(kind), METRICS, n=1)
     if not near:
         return unknown("metric", name, METRICS)
-    whole = f"{near[0]}@{at}"
-    meant = whole if _fits(whole, METRICS[near[0]]) else near[0]
-    return InputError(f"unknown metric {name!r}; did you mean {meant!r}? All are in loopverify.claims.metrics")
+    number = re.search(r"_(\d+)$", kind)
+    meant = near[0].replace("{d}", number[1] if number else "1")
+    whole = f"{meant}@{at}"
+    if _fits(whole, METRICS[near[0]]):
+        meant = whole
+    return InputError(f"unknown metric {name!r}; did you mean {meant!r}? All are listed in loopverify.claims.metrics")

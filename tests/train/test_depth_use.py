@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from loopverify.claims import CLAIMS, FIRST_EXIT, HOPS, claims_for, conditions_of, evaluate
+from loopverify.claims.metrics import metric
 from loopverify.errors import InputError
 from loopverify.looped import Looped
 from loopverify.tasks import Hops
@@ -135,6 +136,7 @@ def test_a_run_is_stored_once_and_judged(tmp_path: Path) -> None:
     assert {f"{kind}@{k}" for kind in ("ce", "norm", "ce_matched", "accuracy_2") for k in range(1, 5)} <= set(
         made.metrics
     )
+    assert {metric(name).source for name in made.metrics} == {"training", "task"}
     assert ensure(micro(), store).path.stat().st_mtime_ns == stored.path.stat().st_mtime_ns
     assert ensure(micro(seed=1), store).key != stored.key
     lines = [json.loads(line) for line in (stored.path / "metrics.jsonl").read_text().splitlines()]
