@@ -1,128 +1,33 @@
-"""Every claim as it was before its first run: metric, relation, limit, unit and alpha.
+"""Every claim as it was before its first run: metric, relation, limit, unit and alpha, in frozen.json.
 
-A change here is a change of the claims: it needs a new claim, not a new number."""
+$ python -m tests.loopverify.claims.frozen     # freezes claims that are new; what is frozen it leaves as it is
+"""
 
-FROZEN: dict[str, tuple[str, str, float, str, float]] = {
-    "P1.T2.drift.per_loop.vs_raw": ("norm@4", "≥", 30.0, "×", 0.05),
-    "P1.T2.drift.per_loop.vs_final_only": ("norm@4", "≥", 30.0, "×", 0.05),
-    "P1.T2.drift.per_loop.vs_penalty": ("norm@4", "≥", 30.0, "×", 0.05),
-    "P1.T2.drift.terminal.vs_raw": ("norm@4", "≥", 30.0, "×", 0.05),
-    "P1.T2.drift.terminal.vs_penalty": ("norm@4", "≥", 30.0, "×", 0.05),
-    "P1.T2.thousands.per_loop.rmsnorm": ("norm@4", "≥", 1000.0, "L2", 0.05),
-    "P1.T2.thousands.terminal.rmsnorm": ("norm@4", "≥", 1000.0, "L2", 0.05),
-    "P1.T2.tens.per_loop.raw": ("norm@4", "≤", 100.0, "L2", 0.05),
-    "P1.T2.tens.per_loop.final_only": ("norm@4", "≤", 100.0, "L2", 0.05),
-    "P1.T2.tens.per_loop.penalty": ("norm@4", "≤", 100.0, "L2", 0.05),
-    "P1.T2.tens.terminal.raw": ("norm@4", "≤", 100.0, "L2", 0.05),
-    "P1.T2.tens.terminal.penalty": ("norm@4", "≤", 100.0, "L2", 0.05),
-    "P1.T2.perplexity.vs_raw": ("ce@4", "≥", 0.02, "nats", 0.05),
-    "P1.T2.perplexity.vs_final_only": ("ce@4", "≥", 0.02, "nats", 0.05),
-    "P1.T2.perplexity.vs_penalty": ("ce@4", "≥", 0.02, "nats", 0.05),
-    "P1.T2.exits.fail.terminal.rmsnorm": ("ce@1-ce@4", "≥", 0.3, "nats", 0.05),
-    "P1.T2.exits.fail.terminal.raw": ("ce@1-ce@4", "≥", 0.3, "nats", 0.05),
-    "P1.T2.exits.work.per_loop.rmsnorm": ("ce@1-ce@4", "≤", 0.1, "nats", 0.05),
-    "P1.T2.exits.work.per_loop.raw": ("ce@1-ce@4", "≤", 0.1, "nats", 0.05),
-    "P1.T2.exits.work.per_loop.final_only": ("ce@1-ce@4", "≤", 0.1, "nats", 0.05),
-    "P1.T2.exits.work.per_loop.penalty": ("ce@1-ce@4", "≤", 0.1, "nats", 0.05),
-    "P1.T2.exits.first.rmsnorm": ("ce@1", "≥", 0.1, "nats", 0.05),
-    "P1.T2.exits.first.raw": ("ce@1", "≥", 0.1, "nats", 0.05),
-    "P1.T3.radial.rmsnorm.first": ("r_over_floor@1", "≤", 10.0, "×", 0.05),
-    "P1.T3.radial.rmsnorm.last": ("r_over_floor@4", "≤", 10.0, "×", 0.05),
-    "P1.T3.radial.raw.first": ("r@1", "≥", 0.001, "", 0.05),
-    "P1.T3.radial.raw.last": ("r@4", "≥", 0.001, "", 0.05),
-    "P1.T3.radial.final_only.first": ("r@1", "≥", 0.001, "", 0.05),
-    "P1.T3.radial.final_only.last": ("r_over_floor@4", "≤", 10.0, "×", 0.05),
-    "P1.T3.radial.raw.vs_rmsnorm": ("r@4", "≥", 1000.0, "×", 0.05),
-    "P1.T4.clamp.rmsnorm.growth": ("clamp_norm_ratio", "≤", 0.8, "×", 0.05),
-    "P1.T4.clamp.rmsnorm.cheap": ("clamp_abs_delta_ce", "≤", 0.02, "nats", 0.05),
-    "P1.T4.clamp.raw.growth": ("clamp_norm_ratio", "≤", 0.8, "×", 0.05),
-    "P1.T4.clamp.raw.cheap": ("clamp_abs_delta_ce", "≤", 0.02, "nats", 0.05),
-    "P1.T4.clamp.final_only.growth": ("clamp_norm_ratio", "≤", 0.8, "×", 0.05),
-    "P1.T4.clamp.final_only.cheap": ("clamp_abs_delta_ce", "≤", 0.02, "nats", 0.05),
-    "P1.T5.invariant.rmsnorm": ("ce@1-ce@4", "≤", 0.01, "nats", 0.05),
-    "P1.T5.depth.raw": ("ce@1-ce@4", "≥", 0.01, "nats", 0.05),
-    "P1.T5.depth.final_only": ("ce@1-ce@4", "≥", 0.01, "nats", 0.05),
-    "P1.T5.depth.penalty": ("ce@1-ce@4", "≥", 0.01, "nats", 0.05),
-    "P1.T5.depth.raw.vs_rmsnorm": ("ce@1-ce@4", "≥", 0.01, "nats", 0.05),
-    "P1.T5.depth.final_only.vs_rmsnorm": ("ce@1-ce@4", "≥", 0.01, "nats", 0.05),
-    "P1.T5.depth.penalty.vs_rmsnorm": ("ce@1-ce@4", "≥", 0.01, "nats", 0.05),
-    "P1.T5.first_exit.vs_raw": ("ce@1", "≥", 0.02, "nats", 0.05),
-    "P1.T5.first_exit.vs_final_only": ("ce@1", "≥", 0.02, "nats", 0.05),
-    "P1.T5.first_exit.vs_penalty": ("ce@1", "≥", 0.02, "nats", 0.05),
-    "P1.T6.sweep.rmsnorm.flat": ("sweep_span", "≤", 0.01, "nats", 0.05),
-    "P1.T6.sweep.raw.sharp": ("sweep_span", "≥", 0.1, "nats", 0.05),
-    "P1.T6.radial.raw.vs_rmsnorm": ("r@4", "≥", 100.0, "×", 0.05),
-    "P1.T7.nll": ("choice_nll", "≥", 0.01, "nats", 0.05),
-    "P1.T7.margin": ("choice_margin", "≥", 0.01, "nats", 0.05),
-    "P1.T7.probability": ("choice_gold_probability", "≥", 0.001, "", 0.05),
-    "P1.T7.accuracy.raw": ("choice_accuracy", "≥", -0.01, "", 0.05),
-    "P1.T7.accuracy.rmsnorm": ("choice_accuracy", "≥", -0.01, "", 0.05),
-    "P1.T8.quality.K1": ("ce@1", "≥", 0.005, "nats", 0.05),
-    "P1.T8.quality.K2": ("ce@2", "≥", 0.005, "nats", 0.05),
-    "P1.T8.quality.K3": ("ce@3", "≥", 0.005, "nats", 0.05),
-    "P1.T8.quality.K4": ("ce@4", "≥", 0.005, "nats", 0.05),
-    "P1.T8.speed.raw.no_slower": ("timing_vs_rmsnorm@4", "≥", 0.9, "×", 0.05),
-    "P1.T8.speed.raw.no_faster": ("timing_vs_rmsnorm@4", "≤", 1.1, "×", 0.05),
-    "P1.T10.uniform.terminal.p99": ("norm_p99@4/norm_median@4", "≤", 2.0, "×", 0.05),
-    "P1.T10.heavy.per_loop.p99": ("norm_p99@4/norm_median@4", "≥", 10.0, "×", 0.05),
-    "P1.T10.heavy.per_loop.mean": ("norm@4/norm_median@4", "≥", 2.0, "×", 0.05),
-    "P1.T10.tight.terminal.raw": ("norm_p99@4", "≤", 1000.0, "L2", 0.05),
-    "P1.T10.tight.per_loop.raw": ("norm_p99@4", "≤", 1000.0, "L2", 0.05),
-    "P1.T10.drift.terminal.median": ("norm_median@4", "≥", 30.0, "×", 0.05),
-    "P1.T10.drift.terminal.p99": ("norm_p99@4", "≥", 30.0, "×", 0.05),
-    "P1.T10.drift.per_loop.median": ("norm_median@4", "≥", 30.0, "×", 0.05),
-    "P1.T10.drift.per_loop.p99": ("norm_p99@4", "≥", 30.0, "×", 0.05),
-    "P1.T11.exits.rmsnorm": ("ce@1-ce@4", "≥", 0.3, "nats", 0.05),
-    "P1.T11.exits.raw": ("ce@1-ce@4", "≥", 0.3, "nats", 0.05),
-    "P1.T11.radial.terminal.rmsnorm": ("r_over_floor@4", "≤", 10.0, "×", 0.05),
-    "P1.T11.radial.terminal.raw": ("r@4", "≥", 0.001, "", 0.05),
-    "P1.T12.size.per_loop": ("b@late", "≥", 30.0, "×", 0.05),
-    "P1.T12.size.terminal": ("b@late", "≥", 30.0, "×", 0.05),
-    "P1.T12.radial.per_loop.raw": ("b_over_a@late", "≤", 1.5, "×", 0.05),
-    "P1.T12.radial.per_loop.rmsnorm": ("b_over_a@late", "≤", 1.5, "×", 0.05),
-    "P1.T12.radial.terminal.rmsnorm": ("b_over_a@late", "≤", 1.5, "×", 0.05),
-    "P1.T12.outward.per_loop.rmsnorm": ("a_rad@late", "≥", 1.0, "rms", 0.05),
-    "P1.T12.growth.per_loop.rmsnorm": ("growth_gap@late", "≤", 0.05, "", 0.05),
-    "P1.T12.turning.per_loop.rmsnorm": ("step_slope_gap@late", "≤", 0.25, "", 0.05),
-    "P1.T13.loops.rmsnorm": ("halting_loops", "≤", 1.1, "", 0.05),
-    "P1.T13.loops.raw.vs_rmsnorm": ("halting_loops", "≥", 0.3, "", 0.05),
-    "P1.T13.loops.final_only.vs_rmsnorm": ("halting_loops", "≥", 0.3, "", 0.05),
-    "P1.T13.loops.penalty.vs_rmsnorm": ("halting_loops", "≥", 0.3, "", 0.05),
-    "P1.T13.budget.rmsnorm": ("halting_ppl_ratio", "≤", 1.02, "×", 0.05),
-    "P1.T13.budget.raw": ("halting_ppl_ratio", "≤", 1.02, "×", 0.05),
-    "P1.T13.budget.final_only": ("halting_ppl_ratio", "≤", 1.02, "×", 0.05),
-    "P1.T13.budget.penalty": ("halting_ppl_ratio", "≤", 1.02, "×", 0.05),
-    "P1.T14.fails.rmsnorm.exit_1": ("ce@1-ce@4", "≥", 1.0, "nats", 0.05),
-    "P1.T14.fails.raw.exit_1": ("ce@1-ce@4", "≥", 1.0, "nats", 0.05),
-    "P1.T14.fails.raw.exit_3": ("ce@3-ce@4", "≥", 1.0, "nats", 0.05),
-    "P1.T14.monotone.rmsnorm.exit_2": ("ce@1-ce@2", "≥", 0.0, "nats", 0.05),
-    "P1.T14.monotone.rmsnorm.exit_3": ("ce@2-ce@3", "≥", 0.0, "nats", 0.05),
-    "P1.T14.monotone.rmsnorm.exit_4": ("ce@3-ce@4", "≥", 0.0, "nats", 0.05),
-    "P1.A16.exit_weighted.vs_raw": ("norm@4", "≥", 30.0, "×", 0.05),
-    "P1.A16.exit_weighted.thousands": ("norm@4", "≥", 1000.0, "L2", 0.05),
-    "P1.A16.damping.smaller": ("norm@4", "≥", 1.2, "×", 0.05),
-    "P1.A16.damping.not_enough": ("norm@4", "≥", 10.0, "×", 0.05),
-    "P1.A16.latent.tens": ("norm@4", "≤", 100.0, "L2", 0.05),
-    "P1.A16.inter_loop_norm.capped": ("rms@4", "≤", 10.0, "rms", 0.05),
-    "P1.F5.sweep.with_norm": ("sweep_span", "≤", 0.01, "nats", 0.05),
-    "P1.F5.sweep.without_norm": ("bare_sweep_span", "≥", 0.1, "nats", 0.05),
-    "P1.F7.converged": ("ce_run@3-ce_run@8", "≤", 0.05, "nats", 0.05),
-    "P1.F7.overshoot": ("ce_run@8-ce_run@4", "≤", 0.05, "nats", 0.05),
-    "hops.depth.invariant.rmsnorm": ("ce@1-ce@4", "≤", 0.05, "nats", 0.05),
-    "hops.depth.uses.raw": ("ce@1-ce@4", "≥", 0.1, "nats", 0.05),
-    "hops.depth.uses.penalty": ("ce@1-ce@4", "≥", 0.1, "nats", 0.05),
-    "hops.depth.uses.final_only": ("ce@1-ce@4", "≥", 0.1, "nats", 0.05),
-    "hops.depth.uses.inter_loop_norm": ("ce@1-ce@4", "≥", 0.1, "nats", 0.05),
-    "hops.depth.more.raw.vs_rmsnorm": ("ce@1-ce@4", "≥", 0.1, "nats", 0.05),
-    "hops.depth.more.penalty.vs_rmsnorm": ("ce@1-ce@4", "≥", 0.1, "nats", 0.05),
-    "hops.depth.more.final_only.vs_rmsnorm": ("ce@1-ce@4", "≥", 0.1, "nats", 0.05),
-    "hops.depth.more.inter_loop_norm.vs_rmsnorm": ("ce@1-ce@4", "≥", 0.1, "nats", 0.05),
-    "hops.depth.geometry.raw.vs_penalty": ("ce@1-ce@4", "≥", 0.1, "nats", 0.05),
-    "hops.depth.geometry.raw.vs_inter_loop_norm": ("ce@1-ce@4", "≥", 0.1, "nats", 0.05),
-    "hops.depth.equal_exit.raw.vs_rmsnorm": ("ce_matched@1-ce_matched@4", "≥", 0.05, "nats", 0.05),
-    "hops.depth.equal_exit.penalty.vs_rmsnorm": ("ce_matched@1-ce_matched@4", "≥", 0.05, "nats", 0.05),
-    "hops.depth.speed.rmsnorm_faster": ("ce@1-ce@4", "≤", 0.05, "nats", 0.05),
-    "hops.depth.speed.raw_slower.vs_rmsnorm": ("ce@1-ce@4", "≥", 0.1, "nats", 0.05),
-    "hops.depth.scale.rmsnorm.vs_raw": ("norm@4", "≥", 3.0, "×", 0.05),
-    "hops.depth.scale.rmsnorm.vs_penalty": ("norm@4", "≥", 3.0, "×", 0.05),
-}
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from loopverify.claims import CLAIMS, Claim
+
+FILE = Path(__file__).with_suffix(".json")
+Frozen = dict[str, list[str | float]]
+
+
+def frozen() -> Frozen:
+    found: Frozen = json.loads(FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def as_frozen(claim: Claim) -> list[str | float]:
+    return [claim.metric, claim.form.relation, claim.form.limit, claim.unit, claim.alpha]
+
+
+def freeze_new() -> None:
+    rows = {claim.id: as_frozen(claim) for claim in CLAIMS.values()} | frozen()
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(row, ensure_ascii=False)}" for name, row in rows.items())
+    FILE.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    freeze_new()

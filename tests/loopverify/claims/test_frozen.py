@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -10,17 +11,29 @@ import pytest
 
 import loopverify.claims
 from loopverify.claims import CLAIMS, Claim
-from tests.loopverify.claims.frozen import FROZEN
+from tests.loopverify.claims import frozen as module
+from tests.loopverify.claims.frozen import as_frozen, frozen
 
 ROOM = Path(loopverify.claims.__file__).parent
 
 
-def test_metrics_limits_units_and_alphas_are_frozen() -> None:
-    found = {
-        claim.id: (claim.metric, claim.form.relation, claim.form.limit, claim.unit, claim.alpha)
-        for claim in CLAIMS.values()
-    }
-    assert found == FROZEN
+def test_no_claim_has_moved() -> None:
+    """A change here is a change of the claims: it needs a new claim, not a new number."""
+    now = {claim.id: as_frozen(claim) for claim in CLAIMS.values()}
+    assert {name: now.get(name) for name in frozen()} == frozen()
+
+
+def test_every_claim_is_frozen() -> None:
+    new = CLAIMS.keys() - frozen().keys()
+    assert not new, f"freeze what is new before its first run: python -m tests.loopverify.claims.frozen ({sorted(new)})"
+
+
+def test_freezing_adds_what_is_new_and_leaves_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, *others = frozen().items()
+    monkeypatch.setattr(module, "FILE", tmp_path / "frozen.json")
+    module.FILE.write_text(json.dumps({first[0]: ["norm@4", "≥", 31.0, "×", 0.05], **dict(others)}), encoding="utf-8")
+    module.freeze_new()
+    assert module.frozen() == {**dict(others), second[0]: second[1], first[0]: ["norm@4", "≥", 31.0, "×", 0.05]}
 
 
 @pytest.mark.parametrize("study", ["p1", "hops"])

@@ -43,7 +43,7 @@ def test_labels_carry_units() -> None:
     assert [(chart.y_label, chart.log) for chart in made().values()] == [
         ("‖H_k‖₂ (L2 over channels)", True),
         ("‖H_4‖₂ (L2 over channels)", True),
-        ("CE(k) (nats a token)", False),
+        ("CE(k) (nats per token)", False),
     ]
 
 
