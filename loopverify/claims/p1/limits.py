@@ -1,7 +1,7 @@
 """The least effects and bounds of the first paper's claims, frozen before the first stored run.
 
-They require less than the paper reports for its own models, so that they can hold at other sizes too; the published
-effect stands next to the limit in every report. None is ever edited to fit a result: a study that misses one contradicts
+They require less than the paper reports for its own models, so that they can hold at other sizes too; every report
+shows the published effect next to the limit. None is ever edited to fit a result: a study that misses one contradicts
 the claim, and another limit is another claim. Norms are ‖H_4‖₂ (L2 over channels), losses are in nats per token.
 """
 
