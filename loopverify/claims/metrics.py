@@ -30,14 +30,16 @@ _AT: Mapping[At, tuple[str, str]] = MappingProxyType(  # the pattern, and the fo
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """One kind of metric."""
 
+    kind: str
+    """What stands before the @; a number at its end is written {d}."""
     unit: str
     """'L2' (norm over channels), 'rms', 'nats' (per token), '×' (a ratio), or '' for a pure number."""
     label: str
-    """Human-readable, with {k} for what stands behind the @ and {d} for a number at the end of the kind."""
+    """Human-readable, with {k} for what stands behind the @ and {d} for the number of its kind."""
     at: tuple[At, ...]
     """What may stand behind the @: a 'state' 0..K, a 'loop' 1..K, a 'factor', 'late', or '' for nothing."""
     source: str
@@ -47,110 +49,67 @@ class Metric:
     """The runs that have it, where their source does not give it for every run."""
 
 
-def _given(source: str, *at: At, given_where: str = "", **kinds: tuple[str, str]) -> dict[str, Metric]:
-    """Metrics of one source and form, each by (unit, label)."""
-    return {
-        kind: Metric(unit=unit, label=label, at=at, source=source, given_where=given_where)
-        for kind, (unit, label) in kinds.items()
-    }
-
-
 _BARE = "models with a norm in their readout"
 _TURNING = "models whose scale changes over late loops"
 
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
-        **_given(
-            "training",
-            "state",
-            norm=("L2", "‖H_{k}‖₂"),
-            norm_median=("L2", "median ‖H_{k}‖₂"),
-            norm_p99=("L2", "p99 ‖H_{k}‖₂"),
-            norm_max=("L2", "max ‖H_{k}‖₂"),
-            rms=("rms", "rms(H_{k})"),
-        ),
-        **_given("training", "loop", ce=("nats", "CE({k})"), ppl=("", "PPL({k})")),
-        "accuracy_{d}": Metric(unit="", label="accuracy of {d}-step answers at exit {k}", at=("loop",), source="task"),
-        **_given("task", "loop", ce_matched=("nats", "CE({k}) at an equal first exit")),
-        **_given("task", "", step_matched=("", "step of an equal first exit")),
-        **_given("depth", "loop", ce_run=("nats", "CE of a run of {k} loops")),
-        **_given("norms", "state", norm_std=("L2", "std ‖H_{k}‖₂")),
-        **_given("radial", "loop", r=("", "r_{k}"), r_over_floor=("×", "r_{k} / rounding floor"), g=("nats", "g_{k}")),
-        **_given(
-            "clamp",
-            "",
-            clamp_delta_ce=("nats", "ΔCE of the clamp"),
-            clamp_abs_delta_ce=("nats", "|ΔCE| of the clamp"),
-            clamp_norm_ratio=("×", "clamped / free ‖H_K‖₂"),
-        ),
-        **_given("sweep", "", sweep_span=("nats", "span of CE over α")),
-        **_given(
-            "sweep",
-            "factor",
-            sweep_ce=("nats", "CE at α = {k}"),
-            sweep_entropy=("nats", "entropy at α = {k}"),
-            sweep_margin=("", "logit margin at α = {k}"),
-        ),
-        **_given("sweep", "", given_where=_BARE, bare_sweep_span=("nats", "span of CE over α, without the norm")),
-        **_given(
-            "sweep",
-            "factor",
-            given_where=_BARE,
-            bare_sweep_ce=("nats", "CE at α = {k}, without the norm"),
-            bare_sweep_entropy=("nats", "entropy at α = {k}, without the norm"),
-            bare_sweep_margin=("", "logit margin at α = {k}, without the norm"),
-        ),
-        **_given(
-            "decomposition",
-            "loop",
-            "late",
-            a_rad=("rms", "a_rad ({k})"),
-            b_perp=("rms", "rms(b_perp) ({k})"),
-            b=("rms", "rms(b) ({k})"),
-            growth=("rms", "s_k+1 − s_k ({k})"),
-        ),
-        **_given("decomposition", "loop", angular_step=("rms", "rms(u_k − u_k−1) ({k})")),
-        **_given(
-            "decomposition",
-            "late",
-            b_over_a=("×", "rms(b) / |a_rad| ({k})"),
-            growth_gap=("", "|s_k+1 − s_k − a_rad| / |s_k+1 − s_k| ({k})"),
-        ),
-        **_given(
-            "decomposition",
-            "late",
-            given_where=_TURNING,
-            step_slope=("", "slope of angular step in 1/s ({k})"),
-            step_slope_gap=("", "|slope − 1| of angular step in 1/s ({k})"),
-        ),
-        **_given(
-            "halting",
-            "",
-            halting_loops=("", "loops taken"),
-            halting_ppl=("", "dynamic PPL"),
-            halting_fixed_ppl=("", "fixed PPL"),
-            halting_ppl_ratio=("×", "dynamic / fixed PPL"),
-            halting_speedup=("×", "ideal speed-up of halting"),
-        ),
-        **_given(
-            "timing",
-            "loop",
-            timing_tokens_per_s=("", "tokens/s at K = {k}"),
-            timing_rmsnorm_tokens_per_s=("", "tokens/s of RMSNorm at K = {k}"),
-            timing_vs_rmsnorm=("×", "tokens/s against RMSNorm at K = {k}"),
-            timing_speedup=("×", "tokens/s at K = {k} over all loops"),
-        ),
-        **_given(
-            "choices",
-            "",
-            choice_nll=("nats", "NLL of a choice"),
-            choice_margin=("nats", "gold − best distractor"),
-            choice_gold_probability=("", "probability of the gold choice"),
-            choice_accuracy=("", "accuracy over choices"),
-        ),
+        listed.kind: listed
+        for listed in (
+            Metric("norm", "L2", "‖H_{k}‖₂", ("state",), "training"),
+            Metric("norm_median", "L2", "median ‖H_{k}‖₂", ("state",), "training"),
+            Metric("norm_p99", "L2", "p99 ‖H_{k}‖₂", ("state",), "training"),
+            Metric("norm_max", "L2", "max ‖H_{k}‖₂", ("state",), "training"),
+            Metric("rms", "rms", "rms(H_{k})", ("state",), "training"),
+            Metric("ce", "nats", "CE({k})", ("loop",), "training"),
+            Metric("ppl", "", "PPL({k})", ("loop",), "training"),
+            Metric("accuracy_{d}", "", "accuracy of {d}-step answers at exit {k}", ("loop",), "task"),
+            Metric("ce_matched", "nats", "CE({k}) at an equal first exit", ("loop",), "task"),
+            Metric("step_matched", "", "step of an equal first exit", ("",), "task"),
+            Metric("ce_run", "nats", "CE of a run of {k} loops", ("loop",), "depth"),
+            Metric("norm_std", "L2", "std ‖H_{k}‖₂", ("state",), "norms"),
+            Metric("r", "", "r_{k}", ("loop",), "radial"),
+            Metric("r_over_floor", "×", "r_{k} / rounding floor", ("loop",), "radial"),
+            Metric("g", "nats", "g_{k}", ("loop",), "radial"),
+            Metric("clamp_delta_ce", "nats", "ΔCE of the clamp", ("",), "clamp"),
+            Metric("clamp_abs_delta_ce", "nats", "|ΔCE| of the clamp", ("",), "clamp"),
+            Metric("clamp_norm_ratio", "×", "clamped / free ‖H_K‖₂", ("",), "clamp"),
+            Metric("sweep_span", "nats", "span of CE over α", ("",), "sweep"),
+            Metric("sweep_ce", "nats", "CE at α = {k}", ("factor",), "sweep"),
+            Metric("sweep_entropy", "nats", "entropy at α = {k}", ("factor",), "sweep"),
+            Metric("sweep_margin", "", "logit margin at α = {k}", ("factor",), "sweep"),
+            Metric("bare_sweep_span", "nats", "span of CE over α, without the norm", ("",), "sweep", _BARE),
+            Metric("bare_sweep_ce", "nats", "CE at α = {k}, without the norm", ("factor",), "sweep", _BARE),
+            Metric("bare_sweep_entropy", "nats", "entropy at α = {k}, without the norm", ("factor",), "sweep", _BARE),
+            Metric("bare_sweep_margin", "", "logit margin at α = {k}, without the norm", ("factor",), "sweep", _BARE),
+            Metric("a_rad", "rms", "a_rad ({k})", ("loop", "late"), "decomposition"),
+            Metric("b_perp", "rms", "rms(b_perp) ({k})", ("loop", "late"), "decomposition"),
+            Metric("b", "rms", "rms(b) ({k})", ("loop", "late"), "decomposition"),
+            Metric("growth", "rms", "s_k+1 − s_k ({k})", ("loop", "late"), "decomposition"),
+            Metric("angular_step", "rms", "rms(u_k − u_k−1) ({k})", ("loop",), "decomposition"),
+            Metric("b_over_a", "×", "rms(b) / |a_rad| ({k})", ("late",), "decomposition"),
+            Metric("growth_gap", "", "|s_k+1 − s_k − a_rad| / |s_k+1 − s_k| ({k})", ("late",), "decomposition"),
+            Metric("step_slope", "", "slope of angular step in 1/s ({k})", ("late",), "decomposition", _TURNING),
+            Metric(
+                "step_slope_gap", "", "|slope − 1| of angular step in 1/s ({k})", ("late",), "decomposition", _TURNING
+            ),
+            Metric("halting_loops", "", "loops taken", ("",), "halting"),
+            Metric("halting_ppl", "", "dynamic PPL", ("",), "halting"),
+            Metric("halting_fixed_ppl", "", "fixed PPL", ("",), "halting"),
+            Metric("halting_ppl_ratio", "×", "dynamic / fixed PPL", ("",), "halting"),
+            Metric("halting_speedup", "×", "ideal speed-up of halting", ("",), "halting"),
+            Metric("timing_tokens_per_s", "", "tokens/s at K = {k}", ("loop",), "timing"),
+            Metric("timing_rmsnorm_tokens_per_s", "", "tokens/s of RMSNorm at K = {k}", ("loop",), "timing"),
+            Metric("timing_vs_rmsnorm", "×", "tokens/s against RMSNorm at K = {k}", ("loop",), "timing"),
+            Metric("timing_speedup", "×", "tokens/s at K = {k} over all loops", ("loop",), "timing"),
+            Metric("choice_nll", "nats", "NLL of a choice", ("",), "choices"),
+            Metric("choice_margin", "nats", "gold − best distractor", ("",), "choices"),
+            Metric("choice_gold_probability", "", "probability of the gold choice", ("",), "choices"),
+            Metric("choice_accuracy", "", "accuracy over choices", ("",), "choices"),
+        )
     }
 )
-"""Every kind of metric, by what stands before the @; a number at the end of a kind is written {d}."""
+"""Every metric by its kind."""
 
 
 def metric(name: str) -> Metric:

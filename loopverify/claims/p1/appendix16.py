@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopverify.claims.claim import Bound, Claim, Comparison, sentence
+from loopverify.claims.claim import Claim, sentence
 from loopverify.claims.p1 import limits
 from loopverify.claims.p1.conditions import (
     DAMPED,
@@ -36,7 +36,7 @@ APPENDIX_16: tuple[Claim, ...] = (
         ),
         source="P1, appendix 16",
         metric="norm@4",
-        form=Comparison(left=EXIT_WEIGHTED.name, right=PER_LOOP_RAW.name, by="ratio", least=limits.T2_LEAST_DRIFT),
+        form=EXIT_WEIGHTED.exceeds(PER_LOOP_RAW, by="ratio", least=limits.T2_LEAST_DRIFT),
         published=by_size(lambda size: _norm(EXIT_WEIGHTED, size) / _of_table_2(PER_LOOP_RAW, size)),
     ),
     Claim(
@@ -47,7 +47,7 @@ APPENDIX_16: tuple[Claim, ...] = (
         ),
         source="P1, appendix 16",
         metric="norm@4",
-        form=Bound(condition=EXIT_WEIGHTED.name, side="at least", value=limits.T2_LEAST_THOUSANDS),
+        form=EXIT_WEIGHTED.at_least(limits.T2_LEAST_THOUSANDS),
         published=by_size(lambda size: _norm(EXIT_WEIGHTED, size)),
     ),
     Claim(
@@ -58,7 +58,7 @@ APPENDIX_16: tuple[Claim, ...] = (
         ),
         source="P1, appendix 16",
         metric="norm@4",
-        form=Comparison(left=TERMINAL_RMSNORM.name, right=DAMPED.name, by="ratio", least=limits.A16_LEAST_DAMPING),
+        form=TERMINAL_RMSNORM.exceeds(DAMPED, by="ratio", least=limits.A16_LEAST_DAMPING),
         published=by_size(lambda size: _of_table_2(TERMINAL_RMSNORM, size) / _norm(DAMPED, size)),
     ),
     Claim(
@@ -69,7 +69,7 @@ APPENDIX_16: tuple[Claim, ...] = (
         ),
         source="P1, appendix 16",
         metric="norm@4",
-        form=Comparison(left=DAMPED.name, right=TERMINAL_RAW.name, by="ratio", least=limits.A16_LEAST_LEFT),
+        form=DAMPED.exceeds(TERMINAL_RAW, by="ratio", least=limits.A16_LEAST_LEFT),
         published=by_size(lambda size: _norm(DAMPED, size) / _of_table_2(TERMINAL_RAW, size)),
     ),
     Claim(
@@ -79,13 +79,13 @@ APPENDIX_16: tuple[Claim, ...] = (
         ),
         source="P1, appendix 16",
         metric="norm@4",
-        form=Bound(condition=LATENT.name, side="at most", value=limits.T2_MOST_TENS),
+        form=LATENT.at_most(limits.T2_MOST_TENS),
     ),
     Claim(
         id="P1.A16.inter_loop_norm.capped",
         sentence=sentence(f"{INTER_LOOP_NORM.words} caps its states: their rms is at most {limits.A16_MOST_BETWEEN:g}"),
         source="P1, appendix 16",
         metric="rms@4",
-        form=Bound(condition=INTER_LOOP_NORM.name, side="at most", value=limits.A16_MOST_BETWEEN),
+        form=INTER_LOOP_NORM.at_most(limits.A16_MOST_BETWEEN),
     ),
 )

@@ -6,6 +6,9 @@ A condition is 'loss/readout' or 'loss/readout/recurrence'; the tables of Sharma
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+from loopverify.claims.claim import Bound, Comparison
 
 __all__ = [
     "CONDITIONS",
@@ -26,7 +29,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Condition:
     """One condition of the paper."""
 
@@ -49,49 +52,39 @@ class Condition:
         """In ids of claims: 'per_loop.penalty'."""
         return f"{self.loss}.{self.short}"
 
+    def at_least(self, limit: float) -> Bound:
+        """Every seed reaches the limit."""
+        return Bound(condition=self.name, side="at least", value=limit)
 
-TERMINAL_RMSNORM = Condition(name="terminal/rmsnorm", short="rmsnorm", words="terminal loss through RMSNorm")
-TERMINAL_RAW = Condition(name="terminal/raw", short="raw", words="terminal loss through a raw readout")
-PER_LOOP_RMSNORM = Condition(
-    name="per_loop/rmsnorm", short="rmsnorm", words="per-loop loss through RMSNorm", rows=("rmsnorm", "baseline")
-)
-PER_LOOP_RAW = Condition(
-    name="per_loop/raw", short="raw", words="per-loop loss through a raw readout", rows=("raw", "no_readout_norm")
-)
+    def at_most(self, limit: float) -> Bound:
+        """No seed exceeds the limit."""
+        return Bound(condition=self.name, side="at most", value=limit)
+
+    def exceeds(self, other: Condition, *, by: Literal["ratio", "difference"], least: float) -> Comparison:
+        """It exceeds another condition by a least effect."""
+        return Comparison(left=self.name, right=other.name, by=by, least=least)
+
+
+TERMINAL_RMSNORM = Condition("terminal/rmsnorm", "rmsnorm", "terminal loss through RMSNorm")
+TERMINAL_RAW = Condition("terminal/raw", "raw", "terminal loss through a raw readout")
+PER_LOOP_RMSNORM = Condition("per_loop/rmsnorm", "rmsnorm", "per-loop loss through RMSNorm", ("rmsnorm", "baseline"))
+PER_LOOP_RAW = Condition("per_loop/raw", "raw", "per-loop loss through a raw readout", ("raw", "no_readout_norm"))
 PER_LOOP_FINAL_ONLY = Condition(
-    name="per_loop/final_only",
-    short="final_only",
-    words="per-loop loss with a norm at the final exit only",
-    rows=("final_only",),
+    "per_loop/final_only", "final_only", "per-loop loss with a norm at the final exit only", ("final_only",)
 )
-TERMINAL_PENALTY = Condition(
-    name="terminal+penalty/rmsnorm", short="penalty", words="terminal loss through RMSNorm plus a norm penalty"
-)
+TERMINAL_PENALTY = Condition("terminal+penalty/rmsnorm", "penalty", "terminal loss through RMSNorm plus a norm penalty")
 PER_LOOP_PENALTY = Condition(
-    name="per_loop+penalty/rmsnorm",
-    short="penalty",
-    words="per-loop loss through RMSNorm plus a norm penalty",
-    rows=("penalty",),
+    "per_loop+penalty/rmsnorm", "penalty", "per-loop loss through RMSNorm plus a norm penalty", ("penalty",)
 )
 EXIT_WEIGHTED = Condition(
-    name="exit_weighted/rmsnorm",
-    short="exit_weighted",
-    words="exit-weighted loss through RMSNorm",
-    rows=("exit_weighted",),
+    "exit_weighted/rmsnorm", "exit_weighted", "exit-weighted loss through RMSNorm", ("exit_weighted",)
 )
-LATENT = Condition(
-    name="per_loop+latent/rmsnorm", short="latent", words="per-loop loss through RMSNorm plus a latent-space loss"
-)
+LATENT = Condition("per_loop+latent/rmsnorm", "latent", "per-loop loss through RMSNorm plus a latent-space loss")
 DAMPED = Condition(
-    name="terminal/rmsnorm/damped",
-    short="damping",
-    words="terminal loss through RMSNorm with spectral damping",
-    rows=("spectral_damping",),
+    "terminal/rmsnorm/damped", "damping", "terminal loss through RMSNorm with spectral damping", ("spectral_damping",)
 )
 INTER_LOOP_NORM = Condition(
-    name="per_loop/rmsnorm/inter_loop_norm",
-    short="inter_loop_norm",
-    words="per-loop loss through RMSNorm with a norm between loops",
+    "per_loop/rmsnorm/inter_loop_norm", "inter_loop_norm", "per-loop loss through RMSNorm with a norm between loops"
 )
 
 TABLE_2_ROWS = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from loopverify.claims.claim import Bound, Claim, Comparison, sentence
+from loopverify.claims.claim import Claim, sentence
 from loopverify.claims.p1 import limits
 from loopverify.claims.p1.conditions import (
     CONTROLLED,
@@ -40,7 +40,7 @@ def _invariant(condition: Condition) -> Claim:
         ),
         source="P1, Table 5",
         metric=_GAP,
-        form=Bound(condition=condition.name, side="at most", value=limits.T5_MOST_GAIN),
+        form=condition.at_most(limits.T5_MOST_GAIN),
         published=by_size(lambda size: _gain(condition, size)),
     )
 
@@ -51,7 +51,7 @@ def _uses_depth(condition: Condition) -> Claim:
         sentence=sentence(f"{condition.words} gains at least {limits.T5_LEAST_GAIN:g} nats per token from its loops"),
         source="P1, Table 5",
         metric=_GAP,
-        form=Bound(condition=condition.name, side="at least", value=limits.T5_LEAST_GAIN),
+        form=condition.at_least(limits.T5_LEAST_GAIN),
         published=by_size(lambda size: _gain(condition, size)),
     )
 
@@ -66,7 +66,7 @@ def _uses_more_depth(condition: Condition) -> Claim:
         ),
         source="P1, Table 5",
         metric=_GAP,
-        form=Comparison(left=condition.name, right=hidden.name, by="difference", least=limits.T5_LEAST_GAIN),
+        form=condition.exceeds(hidden, by="difference", least=limits.T5_LEAST_GAIN),
         published=by_size(lambda size: _gain(condition, size) - _gain(hidden, size)),
     )
 
@@ -81,7 +81,7 @@ def _first_exit(condition: Condition) -> Claim:
         ),
         source="P1, section 6, Table 5, Figure 4",
         metric="ce@1",
-        form=Comparison(left=hidden.name, right=condition.name, by="difference", least=limits.T5_LEAST_FIRST_EXIT),
+        form=hidden.exceeds(condition, by="difference", least=limits.T5_LEAST_FIRST_EXIT),
         published=by_size(lambda size: math.log(entry("T5", size, hidden, "K1") / entry("T5", size, condition, "K1"))),
     )
 
@@ -95,7 +95,7 @@ def _placement(terminal: Condition, per_loop: Condition) -> Claim:
         ),
         source="P1, Table 11, Figure 1",
         metric=_GAP,
-        form=Comparison(left=terminal.name, right=per_loop.name, by="difference", least=limits.T11_LEAST_PLACEMENT),
+        form=terminal.exceeds(per_loop, by="difference", least=limits.T11_LEAST_PLACEMENT),
         published=by_size(lambda size: exit_gap(terminal, size) - exit_gap(per_loop, size)),
     )
 
@@ -109,7 +109,7 @@ def _terminal_hidden(condition: Condition) -> Claim:
         ),
         source="P1, Table 11",
         metric="r_over_floor@4",
-        form=Bound(condition=condition.name, side="at most", value=limits.T3_MOST_OF_FLOOR),
+        form=condition.at_most(limits.T3_MOST_OF_FLOOR),
         published=by_size(lambda size: entry("T11", size, condition, "r_K") / float32_floor(size)),
     )
 
@@ -123,7 +123,7 @@ def _terminal_visible(condition: Condition) -> Claim:
         ),
         source="P1, Table 11",
         metric="r@4",
-        form=Bound(condition=condition.name, side="at least", value=limits.T3_LEAST_VISIBLE),
+        form=condition.at_least(limits.T3_LEAST_VISIBLE),
         published=by_size(lambda size: entry("T11", size, condition, "r_K")),
     )
 
@@ -137,7 +137,7 @@ def _fails(condition: Condition, exit_: int) -> Claim:
         ),
         source="P1, Table 14",
         metric=f"ce@{exit_}-ce@4",
-        form=Bound(condition=condition.name, side="at least", value=limits.T14_LEAST_FAILURE),
+        form=condition.at_least(limits.T14_LEAST_FAILURE),
         # The raw row is printed as '>27.6' and '>13.8': the published differences are the least that they can be.
         published=by_size(
             lambda size: entry("T14", size, condition, f"K{exit_}") - entry("T14", size, condition, "K4")
@@ -151,7 +151,7 @@ def _monotone(condition: Condition, loop: int) -> Claim:
         sentence=sentence(f"{condition.words} is no worse at exit {loop + 1} than at exit {loop}"),
         source="P1, Table 14",
         metric=f"ce@{loop}-ce@{loop + 1}",
-        form=Bound(condition=condition.name, side="at least", value=limits.T14_LEAST_IMPROVEMENT),
+        form=condition.at_least(limits.T14_LEAST_IMPROVEMENT),
         published=by_size(
             lambda size: entry("T14", size, condition, f"K{loop}") - entry("T14", size, condition, f"K{loop + 1}")
         ),
@@ -164,7 +164,7 @@ def _flat(name: str, metric: str, effect: str) -> Claim:
         sentence=sentence(f"{INTER_LOOP_NORM.words} {effect} by at most {limits.F7_MOST_OVERSHOOT:g} nats per token"),
         source="P1, appendix 19, Figure 7",
         metric=metric,
-        form=Bound(condition=INTER_LOOP_NORM.name, side="at most", value=limits.F7_MOST_OVERSHOOT),
+        form=INTER_LOOP_NORM.at_most(limits.F7_MOST_OVERSHOOT),
     )
 
 

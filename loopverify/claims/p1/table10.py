@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from loopverify.claims.claim import Bound, Claim, Comparison, sentence
+from loopverify.claims.claim import Bound, Claim, sentence
 from loopverify.claims.p1 import limits
 from loopverify.claims.p1.conditions import (
     PER_LOOP_RAW,
@@ -42,7 +42,7 @@ def _tight(condition: Condition) -> Claim:
         ),
         source="P1, Table 10",
         metric=_METRICS["p99"],
-        form=Bound(condition=condition.name, side="at most", value=limits.T10_MOST_P99),
+        form=condition.at_most(limits.T10_MOST_P99),
         published=by_size(lambda size: entry("T10", size, condition, "p99")),
     )
 
@@ -56,7 +56,7 @@ def _drift(hidden: Condition, visible: Condition, percentile: Statistic) -> Clai
         ),
         source="P1, Table 10",
         metric=_METRICS[percentile],
-        form=Comparison(left=hidden.name, right=visible.name, by="ratio", least=limits.T10_LEAST_DRIFT),
+        form=hidden.exceeds(visible, by="ratio", least=limits.T10_LEAST_DRIFT),
         published=by_size(
             lambda size: entry("T10", size, hidden, percentile) / entry("T10", size, visible, percentile)
         ),

@@ -5,7 +5,7 @@ Runs of 30 loops; 'late' is the mean over the loops from the tenth on. rms units
 
 from __future__ import annotations
 
-from loopverify.claims.claim import Bound, Claim, Comparison, sentence
+from loopverify.claims.claim import Claim, sentence
 from loopverify.claims.p1 import limits
 from loopverify.claims.p1.conditions import (
     PER_LOOP_RAW,
@@ -31,7 +31,7 @@ def _size(hidden: Condition, visible: Condition) -> Claim:
         ),
         source="P1, Table 12",
         metric="b@late",
-        form=Comparison(left=hidden.name, right=visible.name, by="ratio", least=limits.T12_LEAST_SIZE),
+        form=hidden.exceeds(visible, by="ratio", least=limits.T12_LEAST_SIZE),
         published=by_size(lambda size: entry("T12", size, hidden, "b_rms") / entry("T12", size, visible, "b_rms")),
     )
 
@@ -45,7 +45,7 @@ def _mostly_radial(condition: Condition) -> Claim:
         ),
         source="P1, Table 12",
         metric="b_over_a@late",
-        form=Bound(condition=condition.name, side="at most", value=limits.T12_MOST_RATIO),
+        form=condition.at_most(limits.T12_MOST_RATIO),
         published=by_size(lambda size: entry("T12", size, condition, "b_rms_over_abs_a_rad")),
     )
 
@@ -64,7 +64,7 @@ TABLE_12: tuple[Claim, ...] = (
         ),
         source="P1, Table 12",
         metric="a_rad@late",
-        form=Bound(condition=_HIDDEN.name, side="at least", value=limits.T12_LEAST_VELOCITY),
+        form=_HIDDEN.at_least(limits.T12_LEAST_VELOCITY),
         published=by_size(lambda size: entry("T12", size, _HIDDEN, "a_rad")),
     ),
     Claim(
@@ -75,7 +75,7 @@ TABLE_12: tuple[Claim, ...] = (
         ),
         source=_FIGURE_3,
         metric="growth_gap@late",
-        form=Bound(condition=_HIDDEN.name, side="at most", value=limits.T12_MOST_GROWTH_GAP),
+        form=_HIDDEN.at_most(limits.T12_MOST_GROWTH_GAP),
         published=by_size(lambda size: entry("S5", size, _HIDDEN, "growth_gap")),
     ),
     Claim(
@@ -86,6 +86,6 @@ TABLE_12: tuple[Claim, ...] = (
         ),
         source=_FIGURE_3,
         metric="step_slope_gap@late",
-        form=Bound(condition=_HIDDEN.name, side="at most", value=limits.T12_MOST_SLOPE_GAP),
+        form=_HIDDEN.at_most(limits.T12_MOST_SLOPE_GAP),
     ),
 )

@@ -6,7 +6,7 @@ four loops on one half of the sequences, and everything is measured on the other
 
 from __future__ import annotations
 
-from loopverify.claims.claim import Bound, Claim, Comparison, sentence
+from loopverify.claims.claim import Claim, sentence
 from loopverify.claims.p1 import limits
 from loopverify.claims.p1.conditions import CONTROLLED, PER_LOOP_RMSNORM, Condition
 from loopverify.claims.p1.published import by_size, entry
@@ -25,7 +25,7 @@ def _spends_more(condition: Condition) -> Claim:
         ),
         source="P1, Table 13",
         metric="halting_loops",
-        form=Comparison(left=condition.name, right=_HIDDEN.name, by="difference", least=limits.T13_LEAST_MORE_LOOPS),
+        form=condition.exceeds(_HIDDEN, by="difference", least=limits.T13_LEAST_MORE_LOOPS),
         published=by_size(
             lambda size: entry("T13", size, condition, "avg_loops") - entry("T13", size, _HIDDEN, "avg_loops")
         ),
@@ -41,7 +41,7 @@ def _in_budget(condition: Condition) -> Claim:
         ),
         source="P1, Table 13",
         metric="halting_ppl_ratio",
-        form=Bound(condition=condition.name, side="at most", value=limits.T13_MOST_OVER_BUDGET),
+        form=condition.at_most(limits.T13_MOST_OVER_BUDGET),
         published=by_size(
             lambda size: entry("T13", size, condition, "ppl_dynamic") / entry("T13", size, condition, "ppl_fixed_K4")
         ),
@@ -54,7 +54,7 @@ TABLE_13: tuple[Claim, ...] = (
         sentence=sentence(f"{_HIDDEN.words} halts after {limits.T13_MOST_LOOPS:g} loops per sequence or fewer"),
         source="P1, Table 13",
         metric="halting_loops",
-        form=Bound(condition=_HIDDEN.name, side="at most", value=limits.T13_MOST_LOOPS),
+        form=_HIDDEN.at_most(limits.T13_MOST_LOOPS),
         published=by_size(lambda size: entry("T13", size, _HIDDEN, "avg_loops")),
     ),
     *(_spends_more(condition) for condition in CONTROLLED),

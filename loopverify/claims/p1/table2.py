@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from loopverify.claims.claim import Bound, Claim, Comparison, sentence
+from loopverify.claims.claim import Bound, Claim, sentence
 from loopverify.claims.p1 import limits
 from loopverify.claims.p1.conditions import (
     CONTROLLED,
@@ -31,7 +31,7 @@ def _drift(hidden: Condition, controlled: Condition) -> Claim:
         ),
         source="P1, Table 2",
         metric="norm@4",
-        form=Comparison(left=hidden.name, right=controlled.name, by="ratio", least=limits.T2_LEAST_DRIFT),
+        form=hidden.exceeds(controlled, by="ratio", least=limits.T2_LEAST_DRIFT),
         published=by_size(lambda size: entry("T2", size, hidden, "norm") / entry("T2", size, controlled, "norm")),
     )
 
@@ -62,7 +62,7 @@ def _cost(controlled: Condition) -> Claim:
         ),
         source="P1, Table 2",
         metric="ce@4",
-        form=Comparison(left=hidden.name, right=controlled.name, by="difference", least=limits.T2_LEAST_COST),
+        form=hidden.exceeds(controlled, by="difference", least=limits.T2_LEAST_COST),
         published=by_size(
             lambda size: math.log(entry("T2", size, hidden, "ppl") / entry("T2", size, controlled, "ppl"))
         ),
@@ -78,7 +78,7 @@ def _exits_fail(condition: Condition) -> Claim:
         ),
         source="P1, section 4, Tables 5 and 11",
         metric="ce@1-ce@4",
-        form=Bound(condition=condition.name, side="at least", value=limits.T2_LEAST_FAILURE),
+        form=condition.at_least(limits.T2_LEAST_FAILURE),
         published=by_size(lambda size: exit_gap(condition, size)),
     )
 
@@ -92,7 +92,7 @@ def _exits_work(condition: Condition) -> Claim:
         ),
         source="P1, section 4, Tables 5 and 11",
         metric="ce@1-ce@4",
-        form=Bound(condition=condition.name, side="at most", value=limits.T2_MOST_GAP),
+        form=condition.at_most(limits.T2_MOST_GAP),
         published=by_size(lambda size: exit_gap(condition, size)),
     )
 
@@ -106,7 +106,7 @@ def _first_exit(terminal: Condition, per_loop: Condition) -> Claim:
         ),
         source="P1, section 4, Table 11",
         metric="ce@1",
-        form=Comparison(left=terminal.name, right=per_loop.name, by="difference", least=limits.T2_LEAST_EXIT_COST),
+        form=terminal.exceeds(per_loop, by="difference", least=limits.T2_LEAST_EXIT_COST),
         published=by_size(
             lambda size: math.log(entry("T11", size, terminal, "ppl_K1") / entry("T11", size, per_loop, "ppl_K1"))
         ),

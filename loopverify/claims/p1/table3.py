@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from loopverify.claims.claim import Bound, Claim, Comparison, sentence
+from loopverify.claims.claim import Claim, sentence
 from loopverify.claims.p1 import limits
 from loopverify.claims.p1.conditions import PER_LOOP_FINAL_ONLY, PER_LOOP_RAW, PER_LOOP_RMSNORM, Condition
 from loopverify.claims.p1.published import by_size, entry, tables
@@ -34,7 +34,7 @@ def _visible(condition: Condition, place: Literal["first", "last"]) -> Claim:
         ),
         source="P1, Table 3",
         metric=f"r@{loop}",
-        form=Bound(condition=condition.name, side="at least", value=limits.T3_LEAST_VISIBLE),
+        form=condition.at_least(limits.T3_LEAST_VISIBLE),
         published=by_size(lambda size: entry("T3", size, condition, column)),
     )
 
@@ -49,7 +49,7 @@ def _hidden(condition: Condition, place: Literal["first", "last"]) -> Claim:
         ),
         source="P1, Table 3",
         metric=f"r_over_floor@{loop}",
-        form=Bound(condition=condition.name, side="at most", value=limits.T3_MOST_OF_FLOOR),
+        form=condition.at_most(limits.T3_MOST_OF_FLOOR),
         published=by_size(lambda size: entry("T3", size, condition, column) / float32_floor(size)),
     )
 
@@ -63,7 +63,7 @@ def _contrast(raw: Condition, rmsnorm: Condition) -> Claim:
         ),
         source="P1, Table 3",
         metric="r@4",
-        form=Comparison(left=raw.name, right=rmsnorm.name, by="ratio", least=limits.T3_LEAST_CONTRAST),
+        form=raw.exceeds(rmsnorm, by="ratio", least=limits.T3_LEAST_CONTRAST),
         published=by_size(lambda size: entry("T3", size, raw, "r_K") / entry("T3", size, rmsnorm, "r_K")),
     )
 

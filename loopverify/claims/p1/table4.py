@@ -6,7 +6,7 @@ away hardly changes the loss.
 
 from __future__ import annotations
 
-from loopverify.claims.claim import Bound, Claim, sentence
+from loopverify.claims.claim import Claim, sentence
 from loopverify.claims.p1 import limits
 from loopverify.claims.p1.conditions import PER_LOOP_FINAL_ONLY, PER_LOOP_RAW, PER_LOOP_RMSNORM, Condition
 from loopverify.claims.p1.published import by_size, entry
@@ -23,7 +23,7 @@ def _growth(condition: Condition) -> Claim:
         ),
         source="P1, Table 4",
         metric="clamp_norm_ratio",
-        form=Bound(condition=condition.name, side="at most", value=limits.T4_MOST_NORM_LEFT),
+        form=condition.at_most(limits.T4_MOST_NORM_LEFT),
         published=by_size(lambda size: entry("T4", size, condition, "norm_ratio")),
     )
 
@@ -37,7 +37,7 @@ def _cheap(condition: Condition) -> Claim:
         ),
         source="P1, Table 4",
         metric="clamp_abs_delta_ce",
-        form=Bound(condition=condition.name, side="at most", value=limits.T4_MOST_CHANGE),
+        form=condition.at_most(limits.T4_MOST_CHANGE),
         published=by_size(lambda size: entry("T4", size, condition, "delta_ce")),
     )
 

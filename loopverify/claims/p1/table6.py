@@ -7,7 +7,7 @@ through its own readout and once with the readout's norm taken away.
 
 from __future__ import annotations
 
-from loopverify.claims.claim import Bound, Claim, Comparison, sentence
+from loopverify.claims.claim import Claim, sentence
 from loopverify.claims.p1 import limits
 from loopverify.claims.p1.conditions import INTER_LOOP_NORM, PER_LOOP_RAW, PER_LOOP_RMSNORM, Condition
 from loopverify.claims.p1.published import by_size, entry
@@ -29,7 +29,7 @@ TABLE_6: tuple[Claim, ...] = (
         ),
         source="P1, Table 6, Figure 6",
         metric="sweep_span",
-        form=Bound(condition=PER_LOOP_RMSNORM.name, side="at most", value=limits.T6_MOST_SPAN),
+        form=PER_LOOP_RMSNORM.at_most(limits.T6_MOST_SPAN),
         published=by_size(lambda size: _span(PER_LOOP_RMSNORM, size)),
     ),
     Claim(
@@ -40,7 +40,7 @@ TABLE_6: tuple[Claim, ...] = (
         ),
         source="P1, Table 6, Figure 6",
         metric="sweep_span",
-        form=Bound(condition=PER_LOOP_RAW.name, side="at least", value=limits.T6_LEAST_SPAN),
+        form=PER_LOOP_RAW.at_least(limits.T6_LEAST_SPAN),
         published=by_size(lambda size: _span(PER_LOOP_RAW, size)),
     ),
     Claim(
@@ -51,9 +51,7 @@ TABLE_6: tuple[Claim, ...] = (
         ),
         source="P1, Table 6",
         metric="r@4",
-        form=Comparison(
-            left=PER_LOOP_RAW.name, right=PER_LOOP_RMSNORM.name, by="ratio", least=limits.T6_LEAST_CONTRAST
-        ),
+        form=PER_LOOP_RAW.exceeds(PER_LOOP_RMSNORM, by="ratio", least=limits.T6_LEAST_CONTRAST),
         published=by_size(
             lambda size: entry("T6", size, PER_LOOP_RAW, "r_K") / entry("T6", size, PER_LOOP_RMSNORM, "r_K")
         ),
@@ -69,7 +67,7 @@ FIGURE_5: tuple[Claim, ...] = (
         ),
         source="P1, appendix 11, Figure 5",
         metric="sweep_span",
-        form=Bound(condition=INTER_LOOP_NORM.name, side="at most", value=limits.T6_MOST_SPAN),
+        form=INTER_LOOP_NORM.at_most(limits.T6_MOST_SPAN),
     ),
     Claim(
         id="P1.F5.sweep.without_norm",
@@ -79,6 +77,6 @@ FIGURE_5: tuple[Claim, ...] = (
         ),
         source="P1, appendix 11, Figure 5",
         metric="bare_sweep_span",
-        form=Bound(condition=INTER_LOOP_NORM.name, side="at least", value=limits.T6_LEAST_SPAN),
+        form=INTER_LOOP_NORM.at_least(limits.T6_LEAST_SPAN),
     ),
 )

@@ -6,7 +6,7 @@ package that this library can depend on brings them. `probes.choices` measures t
 
 from __future__ import annotations
 
-from loopverify.claims.claim import Claim, Comparison, sentence
+from loopverify.claims.claim import Claim, sentence
 from loopverify.claims.p1 import limits
 from loopverify.claims.p1.conditions import PER_LOOP_RAW, PER_LOOP_RMSNORM, Condition
 from loopverify.claims.p1.published import by_size, entry
@@ -27,7 +27,7 @@ def _choices(
         sentence=sentence(f"on multiple-choice questions, {left.words} {effect} than {right.words}"),
         source="P1, Table 7",
         metric=metric,
-        form=Comparison(left=left.name, right=right.name, by="difference", least=least),
+        form=left.exceeds(right, by="difference", least=least),
         published=by_size(lambda size: scale * entry("T7", size, row, "change")),
         needs=_QUESTIONS,
     )

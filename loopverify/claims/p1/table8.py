@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from loopverify.claims.claim import Bound, Claim, Comparison, sentence
+from loopverify.claims.claim import Bound, Claim, sentence
 from loopverify.claims.p1 import limits
 from loopverify.claims.p1.conditions import PER_LOOP_RAW, PER_LOOP_RMSNORM
 from loopverify.claims.p1.published import by_size, entry
@@ -25,7 +25,7 @@ def _quality(loop: int) -> Claim:
         ),
         source="P1, Table 8",
         metric=f"ce@{loop}",
-        form=Comparison(left=rmsnorm.name, right=raw.name, by="difference", least=limits.T8_LEAST_COST),
+        form=rmsnorm.exceeds(raw, by="difference", least=limits.T8_LEAST_COST),
         published=by_size(
             lambda size: entry("T8", size, rmsnorm, f"ce_K{loop}") - entry("T8", size, raw, f"ce_K{loop}")
         ),
