@@ -9,8 +9,10 @@ from pathlib import Path
 from docs.audits import audited
 from docs.markdown import item, paragraph
 from docs.results import Results
-from loopverify.claims import CLAIMS, VERDICTS, Claim, Evidence, paper
-from loopverify.claims.metric import number
+from loopverify.claims import CLAIMS, FIRST_EXIT, VERDICTS, Claim, Evidence
+from loopverify.claims.p1.conditions import TABLE_2_ROWS, Condition
+from loopverify.claims.p1.published import entry
+from loopverify.claims.quantity import number
 from loopverify.report.markdown import claim_table, table
 
 __all__ = ["claims", "findings", "hops_accuracy", "hops_claims", "hops_exits", "table_2"]
@@ -20,7 +22,7 @@ FINDINGS = (
     "P1.T2.perplexity.vs_raw",
     "P1.T2.exits.fail.terminal.rmsnorm",
     "P1.T5.depth.raw",
-    "P1.depth_use.invariant.rmsnorm",
+    "hops.depth.invariant.rmsnorm",
 )
 """The claims of the first screen: the mechanism, then what a small model does not show."""
 _LOOPS = range(1, 5)
@@ -30,10 +32,11 @@ def table_2(root: Path) -> str:
     """The seven conditions of Table 2: what an audit says before training, what training led to, and the paper's."""
     results = Results.read(root, "tiny")
     headings = ("loss / readout", "audit before training", "‖H₄‖₂", "PPL at K = 1, 4", "paper 44M: ‖H₄‖₂, PPL at 4")
-    return table(headings, [_condition(results, condition) for condition in paper.conditions()])
+    return table(headings, [_condition(results, condition) for condition in TABLE_2_ROWS])
 
 
-def _condition(results: Results, condition: str) -> tuple[str, ...]:
+def _condition(results: Results, of: Condition) -> tuple[str, ...]:
+    condition = of.name
     norm, std = results.mean(condition, "norm@4"), results.std(condition, "norm@4")
     spread = "" if std is None else f" ± {number(std, like=norm)}"
     loss, readout = condition.split("/")
@@ -44,7 +47,7 @@ def _condition(results: Results, condition: str) -> tuple[str, ...]:
         "**blind spot**" if blind else verdict,
         f"**{number(norm)}**{spread}" if blind else f"{number(norm)}{spread}",
         ", ".join(number(results.mean(condition, f"ppl@{k}")) for k in (1, 4)),
-        f"{number(paper.final_norm(condition, '44m'))}, {number(paper.perplexity(condition, '44m'))}",
+        ", ".join(number(entry("T2", "44m", of, column)) for column in ("norm", "ppl")),
     )
 
 
@@ -73,8 +76,7 @@ def hops_claims(root: Path) -> str:
 
 def _claims_of(preset: str) -> list[Claim]:
     """The claims that runs of a preset decide: those on the pointer task, or all others."""
-    on_task = {claim.id: all(name.startswith("hops") for name in claim.conditions) for claim in CLAIMS.values()}
-    return [claim for claim in CLAIMS.values() if on_task[claim.id] == (preset == "hops")]
+    return [claim for claim in CLAIMS.values() if (claim.study == "hops") == (preset == "hops")]
 
 
 def _judged(results: Results) -> str:
@@ -102,7 +104,7 @@ def hops_exits(root: Path) -> str:
     results = Results.read(root, "hops")
     headings = (
         *("arm", *(f"CE({k})" for k in _LOOPS), "gain, by seed", "‖H₁‖₂", "‖H₄‖₂, by seed"),
-        "steps to CE(1) ≤ 0.75, by seed",
+        f"steps to CE(1) ≤ {FIRST_EXIT:g}, by seed",
     )
     rows = [
         (

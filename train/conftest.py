@@ -31,7 +31,7 @@ _NAMES = (_HOPS, "depth_use")
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("loopverify experiments")
     group.addoption("--preset", default="tiny", help="tiny (default), small, 44m, 129m, 1.4b or hops")
-    group.addoption("--seeds", type=int, default=1, help="seeds a condition; 3 or more for evidence (default: 1)")
+    group.addoption("--seeds", type=int, default=1, help="seeds per condition; 3 or more for evidence (default: 1)")
     group.addoption("--evidence", action="store_true", help="refuse seeds too few to test a claim")
     group.addoption("--runs", default="runs", help="folder of the run store (default: runs)")
     group.addoption("--device", default="auto", choices=["auto", "cpu", "cuda"])

@@ -13,6 +13,6 @@ import pytest
 from loopverify.claims import Claim, claims_for
 
 
-@pytest.mark.parametrize("claim", claims_for(["P1.depth_use"]), ids=lambda claim: claim.id)
+@pytest.mark.parametrize("claim", claims_for(["hops.depth"]), ids=lambda claim: claim.id)
 def test_hops(claim: Claim, judge: Callable[[Claim], None]) -> None:
     judge(claim)

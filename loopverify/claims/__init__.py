@@ -1,7 +1,9 @@
-"""The papers' empirical claims as data, and what stored runs say about them.
+"""Empirical claims as data, by the study that makes them, and what stored runs say about them.
 
 evidence = evaluate(CLAIMS["P1.T2.drift.per_loop.vs_raw"], runs)
 evidence.verdict          # "held" | "contradicted" | "inconclusive" | "not run"
+
+`p1` holds the claims of the first paper, `hops` those of our own study on following pointers.
 """
 
 from __future__ import annotations
@@ -9,22 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from loopverify.claims import hops, p1
 from loopverify.claims.claim import Bound, Claim, Comparison
-from loopverify.claims.depth import FIGURE_7, TABLE_5, TABLE_11, TABLE_14
-from loopverify.claims.depth_use import DEPTH_USE, FIRST_EXIT, HOPS
 from loopverify.claims.evaluate import evaluate
 from loopverify.claims.evidence import VERDICTS, Evidence, Measured, Verdict
-from loopverify.claims.mitigations import APPENDIX_16
+from loopverify.claims.hops import FIRST_EXIT, HOPS
 from loopverify.claims.run import Run, one_study
-from loopverify.claims.table2 import TABLE_2
-from loopverify.claims.table3 import TABLE_3
-from loopverify.claims.table4 import TABLE_4
-from loopverify.claims.table6 import FIGURE_5, TABLE_6
-from loopverify.claims.table7 import TABLE_7
-from loopverify.claims.table8 import TABLE_8
-from loopverify.claims.table10 import TABLE_10
-from loopverify.claims.table12 import TABLE_12
-from loopverify.claims.table13 import TABLE_13
 from loopverify.errors import unknown
 
 __all__ = [
@@ -45,11 +37,7 @@ __all__ = [
     "one_study",
 ]
 
-_TABLES = (
-    *(TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7, TABLE_8, TABLE_10, TABLE_11, TABLE_12, TABLE_13, TABLE_14),
-    *(APPENDIX_16, FIGURE_5, FIGURE_7, DEPTH_USE),
-)
-CLAIMS: Mapping[str, Claim] = MappingProxyType({claim.id: claim for table in _TABLES for claim in table})
+CLAIMS: Mapping[str, Claim] = MappingProxyType({claim.id: claim for claim in (*p1.CLAIMS, *hops.CLAIMS)})
 """Every claim by its id."""
 
 

@@ -1,4 +1,4 @@
-"""Claim: one empirical sentence of a paper, with the test that decides it, fixed before any run."""
+"""Claim: one empirical sentence of a study, with the test that decides it, fixed before any run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from loopverify.claims import metric as metrics
+from loopverify.claims import expression
 from loopverify.errors import InputError, unknown
 
-__all__ = ["Bound", "Claim", "Comparison"]
+__all__ = ["Bound", "Claim", "Comparison", "sentence"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Comparison:
 
     def unit(self, metric: str) -> str:
         """The unit of the effect: '×' for a ratio, otherwise that of the metric."""
-        return "×" if self.by == "ratio" else metrics.unit(metric)
+        return "×" if self.by == "ratio" else expression.unit(metric)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class Bound:
 
     def unit(self, metric: str) -> str:
         """The unit of the metric."""
-        return metrics.unit(metric)
+        return expression.unit(metric)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +109,11 @@ class Claim:
     """One claim; never edited to fit a result: another threshold is another claim."""
 
     id: str
-    """Paper, table, then what it is about: 'P1.T2.drift.per_loop.vs_raw'."""
+    """Study, table, then what it is about: 'P1.T2.drift.per_loop.vs_raw', 'hops.depth.invariant.rmsnorm'."""
     sentence: str
     source: str
     metric: str
-    """A metric name, or a difference or ratio of two, e.g. 'norm@4', 'ce@1-ce@4', 'norm@4/norm@1'."""
+    """One metric of `claims.metrics`, or a difference or ratio of two, e.g. 'norm@4', 'ce@1-ce@4', 'norm@4/norm@1'."""
     form: Comparison | Bound
     published: Mapping[str, float] = field(default_factory=dict)
     """The paper's own effect by model size ('44m', '129m', '1.4b'), in `unit`; none where it gives no number."""
@@ -122,14 +122,19 @@ class Claim:
     alpha: float = 0.05
 
     def __post_init__(self) -> None:
-        self.form.unit(self.metric)  # refuses what is no metric
+        expression.unit(self.metric)  # refuses what is not of the list, and two units
         if not 0 < self.alpha < 1:
             raise InputError(f"alpha of {self.id} is {self.alpha}; expected a probability between 0 and 1")
         object.__setattr__(self, "published", MappingProxyType(dict(self.published)))
 
     @property
+    def study(self) -> str:
+        """The study it belongs to: 'P1' (the first paper), 'hops' (our own, on following pointers)."""
+        return self.id.split(".")[0]
+
+    @property
     def table(self) -> str:
-        """The paper and table it belongs to: 'P1.T2'."""
+        """The study and its table: 'P1.T2'."""
         return ".".join(self.id.split(".")[:2])
 
     @property
@@ -146,3 +151,8 @@ class Claim:
     def unit(self) -> str:
         """The unit of its effect, its limit and its published numbers."""
         return self.form.unit(self.metric)
+
+
+def sentence(clause: str) -> str:
+    """The clause as a sentence: with a capital and a full stop."""
+    return f"{clause[0].upper()}{clause[1:]}."

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from loopverify.claims import metric
+from loopverify.claims import expression
 from loopverify.claims.claim import Bound, Claim, Comparison
 from loopverify.claims.evidence import Evidence, Measured, Verdict
 from loopverify.claims.run import Run, one_study
@@ -27,12 +27,12 @@ class _Side:
     def missing(self) -> list[str]:
         if not self.runs:
             return [f"runs of {self.condition}"]
-        needed = metric.names(self.metric)
+        needed = expression.names(self.metric)
         return [f"{name} of {run.label}" for run in self.runs for name in needed if name not in run.metrics]
 
     @property
     def values(self) -> list[float]:
-        return [metric.value(self.metric, run.metrics) for run in self.runs]
+        return [expression.value(self.metric, run.metrics) for run in self.runs]
 
     @property
     def finite(self) -> list[float]:
@@ -74,8 +74,8 @@ def evaluate(claim: Claim, runs: Iterable[Run]) -> Evidence:
         for condition in claim.conditions
     ]
     if missing := [lack for side in sides for lack in side.missing]:
-        told = f"; it takes {claim.needs}" if claim.needs else ""
-        return _record(claim, sides, _Ruling(verdict="not run", basis=f"missing: {', '.join(missing)}{told}"), ())
+        needs = f"; it takes {claim.needs}" if claim.needs else ""
+        return _record(claim, sides, _Ruling(verdict="not run", basis=f"missing: {', '.join(missing)}{needs}"), ())
     if isinstance(claim.form, Bound):
         ruling = _bound(claim.form, sides[0])
     else:
@@ -128,7 +128,7 @@ def _unanimous(favorable: int, total: int) -> Verdict:
 
 
 def _record(claim: Claim, sides: list[_Side], ruling: _Ruling, diverged: tuple[str, ...]) -> Evidence:
-    told = f"; diverged, so counted as not meeting the claim: {', '.join(diverged)}" if diverged else ""
+    excluded = f"; diverged, so counted as not meeting the claim: {', '.join(diverged)}" if diverged else ""
     return Evidence(
         claim=claim.id,
         sentence=claim.sentence,
@@ -145,6 +145,6 @@ def _record(claim: Claim, sides: list[_Side], ruling: _Ruling, diverged: tuple[s
         p_against=ruling.p_against,
         cliffs_delta=ruling.cliffs_delta,
         verdict=ruling.verdict,
-        basis=ruling.basis + told,
+        basis=ruling.basis + excluded,
         diverged=diverged,
     )

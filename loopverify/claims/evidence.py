@@ -8,7 +8,8 @@ from math import isfinite
 from statistics import median
 from typing import Any, Literal, Self
 
-from loopverify.claims.metric import label, number, quantity
+from loopverify.claims.expression import label
+from loopverify.claims.quantity import number, quantity
 
 __all__ = ["VERDICTS", "Evidence", "Measured", "Verdict"]
 
@@ -32,9 +33,9 @@ class Measured:
 
     @property
     def range_text(self) -> str:
-        """Least to largest for people: '301…355'; '' when they are the same."""
-        told = f"{number(self.low)}…{number(self.high)}"
-        return told if number(self.low) != number(self.high) else ""
+        """Least to largest, human-readable: '301…355'; '' when they are the same."""
+        low, high = number(self.low), number(self.high)
+        return f"{low}…{high}" if low != high else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class Evidence:
     source: str
     metric: str
     unit: str
-    """Of the effect: '×', 'nats' (a token), 'L2', 'rms' or ''."""
+    """Of the effect: '×', 'nats' (per token), 'L2', 'rms' or ''."""
     published: Mapping[str, float]
     """The paper's own effect by model size."""
     relation: Literal["≥", "≤"]
@@ -72,7 +73,7 @@ class Evidence:
 
     @property
     def n(self) -> str:
-        """Seeds a side: '3 vs 3', or '3' of one condition."""
+        """Seeds per side: '3 vs 3', or '3' of one condition."""
         return " vs ".join(str(len(seeds)) for seeds in self.seeds.values())
 
     @property
@@ -85,25 +86,25 @@ class Evidence:
 
     @property
     def required_text(self) -> str:
-        """The limit for people: '≥ ×30'."""
+        """The limit, human-readable: '≥ ×30'."""
         return f"{self.relation} {_limit(self.limit, self.unit)}"
 
     @property
     def measured_text(self) -> str:
-        """The effect for people: '×328 (301…355)'."""
+        """The effect, human-readable: '×328 (301…355)'."""
         if self.measured is None:
             return "–"
-        told, over_seeds = quantity(self.measured.median, self.unit), self.measured.range_text
-        return f"{told} ({over_seeds})" if over_seeds else told
+        middle, over_seeds = quantity(self.measured.median, self.unit), self.measured.range_text
+        return f"{middle} ({over_seeds})" if over_seeds else middle
 
     @property
     def published_text(self) -> str:
-        """The paper's effects for people: '×891 (44M), ×728 (129M)', '0.116 (44M), 0.084 (129M) nats'."""
+        """The paper's effects, human-readable: '×891 (44M), ×728 (129M)', '0.116 (44M), 0.084 (129M) nats'."""
         if not self.published:
             return "–"
         sign, unit = ("×", "") if self.unit == "×" else ("", self.unit)
-        told = ", ".join(f"{sign}{number(value)} ({size.upper()})" for size, value in self.published.items())
-        return f"{told} {unit}".rstrip()
+        effects = ", ".join(f"{sign}{number(value)} ({size.upper()})" for size, value in self.published.items())
+        return f"{effects} {unit}".rstrip()
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON values, with `n` and `margin`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
@@ -11,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from loopverify.errors import InputError
+from loopverify.plain import plain_dict
 
 __all__ = ["Run", "one_study"]
 
@@ -25,7 +25,7 @@ class Run:
     """Loss and readout, as in Table 2: 'per_loop/rmsnorm', 'per_loop+penalty/rmsnorm', 'terminal/raw', ..."""
     seed: int
     metrics: Mapping[str, float]
-    """By flat name, for loops k: 'norm@k' (mean tokenwise ||H_k||_2), 'rms@k', 'ce@k' (nats a token), 'ppl@k'."""
+    """By name, as in `claims.metrics`: 'norm@4', 'ce@1', ...; what an older run has besides is kept."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """What else was true of the run: dtype, device, versions, threads, text, tokens, steps, ..."""
     key: str = ""
@@ -43,14 +43,12 @@ class Run:
 
     @property
     def label(self) -> str:
-        """For people: 'per_loop/rmsnorm seed 2'."""
+        """Human-readable: 'per_loop/rmsnorm seed 2'."""
         return f"{self.condition} seed {self.seed}"
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON values; numbers that JSON lacks become 'nan', 'inf' and '-inf'."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        metrics = {name: value if math.isfinite(value) else str(value) for name, value in self.metrics.items()}
-        return plain | {"metrics": metrics, "facts": dict(self.facts)}
+        return plain_dict({f.name: getattr(self, f.name) for f in fields(self)})
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:

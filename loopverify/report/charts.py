@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from loopverify.claims import Run
-from loopverify.claims.metric import names, value
+from loopverify.claims.expression import names, value
 from loopverify.report.chart import Chart, Line, scattered
 from loopverify.report.frontier import depth_chart
 from loopverify.report.measured_rows import by_condition, last_loop

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from loopverify.claims import Run
-from loopverify.claims.metric import number
+from loopverify.claims.quantity import number
 
 __all__ = ["shared_facts"]
 

@@ -9,8 +9,10 @@ from itertools import groupby
 from statistics import fmean, stdev
 from typing import Any
 
-from loopverify.claims import Run, paper
-from loopverify.claims.metric import number
+from loopverify.claims import Run
+from loopverify.claims.p1 import published
+from loopverify.claims.p1.conditions import TABLE_2_ROWS
+from loopverify.claims.quantity import number
 
 __all__ = ["Row", "Spread", "by_condition", "last_loop", "measured_rows"]
 
@@ -65,7 +67,7 @@ class Row:
 def by_condition(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """The runs of every condition, in the order of Table 2, followed by other conditions."""
     grouped = {name: list(group) for name, group in groupby(runs, key=lambda run: run.condition)}
-    order = [*paper.conditions(), *grouped]
+    order = [*(row.name for row in TABLE_2_ROWS), *grouped]
     return {name: grouped[name] for name in sorted(grouped, key=order.index)}
 
 
@@ -95,8 +97,13 @@ def _row(condition: str, runs: list[Run], loops: int) -> Row:
             if all(name in run.metrics for run in runs)
         },
         diverged=tuple(seed for seed, norm in norms.items() if not math.isfinite(norm)),
-        published_norm=paper.by_size(
-            lambda size: Spread(mean=paper.final_norm(condition, size), std=paper.final_norm_std(condition, size))
-        ),
-        published_perplexity=paper.by_size(lambda size: paper.perplexity(condition, size)),
+        published_norm=published.by_size(lambda size: _published_norm(condition, size)),
+        published_perplexity=published.by_size(lambda size: published.entry("T2", size, condition, "ppl")),
     )
+
+
+def _published_norm(condition: str, size: str) -> Spread:
+    """The paper's mean and, where it prints one, standard deviation."""
+    mean = published.entry("T2", size, condition, "norm")
+    std = published.row("T2", size, condition)["norm_std"]
+    return Spread(mean=mean, std=None if std is None else float(std))

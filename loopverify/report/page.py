@@ -5,8 +5,9 @@ from __future__ import annotations
 from importlib.resources import files
 
 from loopverify import __version__
-from loopverify.claims import paper
-from loopverify.claims.metric import label, quantity
+from loopverify.claims.expression import label
+from loopverify.claims.p1 import SOURCE
+from loopverify.claims.quantity import quantity
 from loopverify.errors import MissingDependencyError
 from loopverify.report import text
 from loopverify.report.figures import draw
@@ -14,6 +15,7 @@ from loopverify.report.study import Record
 
 __all__ = ["page"]
 
+_PAPERS = {"P1": SOURCE}
 _MARKS = {"held": "✓", "contradicted": "✗", "inconclusive": "?", "not run": "–"}
 
 
@@ -40,10 +42,10 @@ def page(report: Record) -> str:
         # The only markup that is not escaped: it is drawn here, and `draw` escapes its strings.
         figures=[(chart, Markup(draw(chart, report.preset))) for chart in report.charts],
         marks=_MARKS,
-        papers={paper_id: source for paper_id, source in paper.tables()["source"].items() if _cited(report, paper_id)},
+        papers={study: source for study, source in _PAPERS.items() if _cited(report, study)},
         version=__version__,
     )
 
 
-def _cited(report: Record, paper_id: str) -> bool:
-    return any(evidence.source.startswith(paper_id) for evidence in report.evidence)
+def _cited(report: Record, study: str) -> bool:
+    return any(evidence.source.startswith(study) for evidence in report.evidence)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from loopverify.claims import Evidence
-from loopverify.claims.metric import number
+from loopverify.claims.quantity import number
 from loopverify.report.measured_rows import Row
 from loopverify.report.study import Record
 

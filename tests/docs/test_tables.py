@@ -18,7 +18,7 @@ from docs.results import METRICS, Results, from_report
 from loopverify.checks import CHECKS
 from loopverify.checks.traits import TRAITS
 from loopverify.claims import CLAIMS, claims_for
-from loopverify.claims.metric import number
+from loopverify.claims.quantity import number
 from loopverify.errors import InputError
 from loopverify.report import build, write
 from tests.loopverify.report.sample import sample_runs

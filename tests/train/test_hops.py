@@ -17,6 +17,7 @@ from loopverify.cli.runs import read_studies
 from loopverify.tasks import Hops
 from tests.train.micro import micro, micro_hops
 from tests.train.stops import After
+from tests.train.study.test_measure import ONE_OF_EACH
 from train.__main__ import main
 from train.data import TaskSpec
 from train.engine.events import Event
@@ -27,7 +28,6 @@ from train.resume.preemption import PreemptedError
 from train.spec import Preset, RunSpec, preset
 from train.store import RunStore, StoredRun
 from train.study.measure import measured
-from train.study.measurements import MEASUREMENTS
 from train.study.study import Study
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def trained(spec: RunSpec, store: RunStore, keeping: Keeping | None = None) -> S
 
 
 def test_the_arms_are_the_conditions_of_the_claims_and_differ_in_what_names_them() -> None:
-    assert set(conditions_of(claims_for(["P1.depth_use"]))) == set(HOPS)
+    assert set(conditions_of(claims_for(["hops.depth"]))) == set(HOPS)
     specs = [RunSpec.of_condition(preset("hops"), condition) for condition in HOPS]
     assert [spec.condition for spec in specs] == list(HOPS)
     arms = {(spec.loss, spec.readout, spec.recurrence, spec.learning_rate(50, 3000)) for spec in specs}
@@ -103,7 +103,7 @@ def test_a_run_is_stored_once_and_judged(tmp_path: Path) -> None:
     )
     assert trained(RMSNORM, store).path.stat().st_mtime_ns == stored.path.stat().st_mtime_ns
     assert trained(replace(RMSNORM, seed=1), store).key != stored.key
-    assert evaluate(CLAIMS["P1.depth_use.invariant.rmsnorm"], [made]).verdict in ("held", "contradicted")
+    assert evaluate(CLAIMS["hops.depth.invariant.rmsnorm"], [made]).verdict in ("held", "contradicted")
     # A claim on text is no claim on this run, whose loss and readout are those of a row of Table 2.
     assert evaluate(CLAIMS["P1.T5.invariant.rmsnorm"], [made]).verdict == "not run"
 
@@ -124,8 +124,7 @@ def test_whatever_is_measured_on_a_text_can_be_measured_on_a_task(tmp_path: Path
     store = RunStore(tmp_path)
     stored = trained(RMSNORM, store)
     said: list[str] = []
-    kinds = {kind for measurement in MEASUREMENTS.values() for kind in measurement.gives}
-    (run,) = measured({RMSNORM: stored}, {RMSNORM.condition: kinds}, store, said.append)
+    (run,) = measured({RMSNORM: stored}, {RMSNORM.condition: ONE_OF_EACH}, store, said.append)
     assert not [text for text in said if "no measurement" in text]
     for k in (1, 2, 3, 4):
         assert run.metrics[f"ce_run@{k}"] == pytest.approx(run.metrics[f"ce@{k}"], abs=1e-5)

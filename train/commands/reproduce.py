@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from loopverify.claims import Run
-from loopverify.claims.metric import names, value
+from loopverify.claims.expression import names, value
 from loopverify.cli.folder import runs_folder
 from loopverify.errors import InputError, LoopverifyError
 from train.launch.watch import FleetBars
@@ -104,7 +104,7 @@ def grid(chosen: Table, runs: Sequence[Run], ours: str) -> Grid:
 
 def _median(row: Row, column: Column, runs: Sequence[Run]) -> float | None:
     metric = column.of(row)
-    of_row = (run.metrics for run in runs if run.condition == row.condition)
+    of_row = (run.metrics for run in runs if run.condition == row.condition.name)
     values = [value(metric, metrics) for metrics in of_row if metrics.keys() >= set(names(metric))]
     return median(values) if values else None
 

@@ -1,12 +1,13 @@
-"""Row, Column and Table: how a table of the paper is laid out, and where each cell is found, ours and theirs."""
+"""Row, Column and Table: how a table of the paper is laid out, and where each cell comes from, ours and the paper's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from loopverify.claims.metric import number
+from loopverify.claims.p1 import published
+from loopverify.claims.p1.conditions import Condition
+from loopverify.claims.quantity import number
 
 __all__ = ["Cell", "Column", "Row", "Table"]
 
@@ -18,26 +19,25 @@ Cell = float | str
 class Row:
     """One row: a condition, or one depth of it."""
 
-    condition: str
-    name: str
-    """What the paper's data calls it."""
+    condition: Condition
     loop: int | None = None
     """The depth, in tables with a row for each."""
 
     @property
     def label(self) -> str:
-        """For people."""
-        return self.condition if self.loop is None else f"{self.condition}, K = {self.loop}"
+        """Human-readable."""
+        name = self.condition.name
+        return name if self.loop is None else f"{name}, K = {self.loop}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column: a metric of ours, with {k} for the row's loop, and where the paper has it."""
+    """One column: a metric of ours, with {k} for the row's loop, and the paper's."""
 
     heading: str
     metric: str
-    published: Callable[[Any, Row], Cell] | None = None
-    """From the paper's table of one size and a row to its cell; None where the paper has no such column."""
+    published: Callable[[Mapping[str, Cell], Row], Cell] | None = None
+    """From the columns of a row in the paper to the cell; None where the paper has no such column."""
     form: str | None = None
     """How a number is written, as in Python's format; by its size when omitted."""
 
@@ -46,7 +46,7 @@ class Column:
         return self.metric.format(k=row.loop)
 
     def text(self, cell: Cell | None) -> str:
-        """A cell for people; one that is not there as a dash."""
+        """A cell, human-readable; a missing one is a dash."""
         if cell is None or isinstance(cell, str):
             return cell or "–"
         return number(cell) if self.form is None else format(cell, self.form)
@@ -60,22 +60,29 @@ class Table:
     title: str
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
-    sizes: Mapping[str, Any]
-    """The paper's table by model size."""
     note: str = ""
     """How ours differs."""
 
     def published(self, size: str, row: Row, column: Column) -> Cell | None:
         """What the paper prints; None where it prints nothing."""
         try:
-            return None if column.published is None else column.published(self.sizes[size], row)
-        except (KeyError, IndexError):
+            return (
+                None
+                if column.published is None
+                else column.published(published.row(self.name, size, row.condition), row)
+            )
+        except KeyError:
             return None
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The model sizes that the paper has it for."""
+        return tuple(published.tables()[self.name])
 
     @property
     def conditions(self) -> tuple[str, ...]:
         """The conditions of its rows, each once."""
-        return tuple(dict.fromkeys(row.condition for row in self.rows))
+        return tuple(dict.fromkeys(row.condition.name for row in self.rows))
 
     @property
     def metrics(self) -> set[str]:

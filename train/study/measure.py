@@ -1,9 +1,8 @@
-"""Measurements of stored runs, made once and kept beside them: a trained model is never changed or keyed by them."""
+"""Measurements of stored runs, made once and kept next to them: a trained model is never changed or keyed by them."""
 
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,15 +11,17 @@ from typing import Any
 
 from loopverify import __version__
 from loopverify.claims import Claim, Run
-from loopverify.claims.metric import names
+from loopverify.claims.expression import names
+from loopverify.claims.metrics import check_source, metric
 from loopverify.errors import LoopverifyError
+from loopverify.plain import plain_dict
 from train.data import Examples
 from train.engine.open import open_examples
 from train.launch.run import Say, result
 from train.provenance.closure import code_digest
 from train.spec import RunSpec
 from train.store import CorruptRunError, RunStore, StoredRun
-from train.study.measurements import MEASUREMENTS, Measurement
+from train.study.measurements import MEASUREMENTS
 from train.study.subject import Subject, load
 
 __all__ = ["measured", "wanted_by"]
@@ -45,7 +46,8 @@ def measured(
 ) -> list[Run]:
     """The runs with their training metrics and those `wanted` of their condition, measured where not yet in the store.
 
-    A measurement that fails is told and leaves its metrics out, so that the claims on them are not run.
+    A measurement that fails is reported and leaves its metrics out, so that the claims on them are not run. One that
+    gives other metrics than those listed for it ends everything: that is a fault of the harness.
     """
     if not stored:
         return []
@@ -73,17 +75,22 @@ class _Bench:
     def subject(self) -> Subject:
         return Subject(spec=self.spec, module=load(self.spec, self.stored), examples=self.examples)
 
-    def metrics(self, measurement: Measurement) -> dict[str, float]:
-        """From the store, or made and put there."""
-        key = {"run": self.stored.key, "measurement": measurement.name, "code": _CODE}
+    def metrics(self, measurement: str) -> dict[str, float]:
+        """The metrics of one measurement, from the store, or made and put there.
+
+        Raises:
+            RuntimeError: it gave a metric that is not listed for it, or lacks one that is.
+        """
+        key = {"run": self.stored.key, "measurement": measurement, "code": _CODE}
         with self.store.lock(key):
             found = self._find(key)
             if found is None:
                 begun = time.perf_counter()
-                made = self.subject.metrics(measurement.measure)
-                self.took[measurement.name] = time.perf_counter() - begun
-                with self.store.create(key, {"loopverify": __version__, "seconds": self.took[measurement.name]}) as to:
-                    (to / _METRICS).write_text(json.dumps(_plain(made)), encoding="utf-8")
+                made = self.subject.metrics(MEASUREMENTS[measurement])
+                check_source(measurement, made)
+                self.took[measurement] = time.perf_counter() - begun
+                with self.store.create(key, {"loopverify": __version__, "seconds": self.took[measurement]}) as to:
+                    (to / _METRICS).write_text(json.dumps(plain_dict(made)), encoding="utf-8")
                 found = self._find(key)
             assert found is not None
             return {name: float(value) for name, value in found.json(_METRICS).items()}
@@ -98,21 +105,16 @@ class _Bench:
 
 def _with_measurements(bench: _Bench, wanted: Collection[str]) -> Run:
     run = result(bench.stored)
-    kinds = {name.split("@")[0] for name in wanted if name not in run.metrics}
+    sources = {metric(name).source for name in wanted if name not in run.metrics}
     metrics = dict(run.metrics)
-    for measurement in MEASUREMENTS.values():
-        if kinds.isdisjoint(measurement.gives):
+    for measurement in MEASUREMENTS:
+        if measurement not in sources:
             continue
         try:
             metrics |= bench.metrics(measurement)
         except LoopverifyError as error:
-            bench.say(f"{bench.spec.label}: no measurement {measurement.name!r}: {error}")
+            bench.say(f"{bench.spec.label}: no measurement {measurement!r}: {error}")
     if bench.took:
-        told = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in bench.took.items())
-        bench.say(f"{bench.spec.label}: measured {told}")
+        timings = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in bench.took.items())
+        bench.say(f"{bench.spec.label}: measured {timings}")
     return replace(run, preset=bench.spec.preset.name, metrics=metrics)  # a preset of another name may have trained it
-
-
-def _plain(metrics: Mapping[str, float]) -> dict[str, float | str]:
-    """JSON has no infinities; `float` reads them from text."""
-    return {name: value if math.isfinite(value) else str(value) for name, value in metrics.items()}

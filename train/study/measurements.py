@@ -1,14 +1,15 @@
-"""What can be measured on a trained run beside its training metrics: probe by probe, as flat metrics of a claim.
+"""What can be measured on a trained run, in addition to its training metrics: probe by probe, as metrics of claims.
 
-A measurement is a function from a `Subject` to metrics by name; `MEASUREMENTS` says which one gives which kinds of
-metric (what stands before the @). Numbers of sequences are the paper's where it states them.
+A measurement is a function from a `Subject` to metrics by name; which metrics it gives is listed once, as their source
+in `loopverify.claims.metrics`, and `train.study.measure` checks it. Numbers of sequences are the paper's where it
+states them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 import torch
@@ -26,7 +27,7 @@ from loopverify.measures.variable_depth import variable_depth
 from loopverify.theory.polar import at_least_float32
 from train.study.subject import Subject
 
-__all__ = ["MEASUREMENTS", "Measurement"]
+__all__ = ["MEASUREMENTS"]
 
 SEQUENCES = 160
 """Held-out sequences of a measurement: 20 batches of 8 in Table 4, 160 and another 160 in Table 13."""
@@ -123,7 +124,7 @@ def _halting(subject: Subject) -> dict[str, float]:
 
 
 def _timing(subject: Subject) -> dict[str, float]:
-    """Table 8 and Figure 4: tokens a second, and those of an RMSNorm readout in the same place, timed in turns."""
+    """Table 8 and Figure 4: tokens per second, and those of an RMSNorm readout in the same place, interleaved."""
     spec = replace(subject.spec, readout="rmsnorm")
     plain = spec.model(subject.examples.vocab_size).to(spec.device)  # weights do not matter for its speed
     device = torch.device(spec.device).type
@@ -138,47 +139,16 @@ def _timing(subject: Subject) -> dict[str, float]:
     return metrics
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measurement:
-    """One measurement: how it is made, and the kinds of metric it gives."""
-
-    name: str
-    measure: Callable[[Subject], dict[str, float]]
-    gives: frozenset[str]
-
-
-def _measurement(name: str, measure: Callable[[Subject], dict[str, float]], *kinds: str) -> Measurement:
-    return Measurement(name=name, measure=measure, gives=frozenset(kinds))
-
-
-_SWEPT = ("span", "ce", "entropy", "margin")
-
-MEASUREMENTS: Mapping[str, Measurement] = MappingProxyType(
+MEASUREMENTS: Mapping[str, Callable[[Subject], dict[str, float]]] = MappingProxyType(
     {
-        measurement.name: measurement
-        for measurement in (
-            _measurement("depth", _depth, "ce_run"),
-            _measurement("norms", _norms, "norm_std"),
-            _measurement("radial", _radial, "r", "r_over_floor", "g"),
-            _measurement("clamp", _clamp, "clamp_norm_ratio", "clamp_delta_ce", "clamp_abs_delta_ce"),
-            _measurement("sweep", _sweep, *(f"{name}_{kind}" for name in ("sweep", "bare_sweep") for kind in _SWEPT)),
-            _measurement(
-                "decomposition",
-                _decomposition,
-                *("a_rad", "b_perp", "b", "b_over_a", "growth", "growth_gap"),
-                *("step_slope", "step_slope_gap", "angular_step"),
-            ),
-            _measurement(
-                "halting",
-                _halting,
-                *("halting_loops", "halting_ppl", "halting_fixed_ppl", "halting_ppl_ratio", "halting_speedup"),
-            ),
-            _measurement(
-                "timing",
-                _timing,
-                *("timing_tokens_per_s", "timing_rmsnorm_tokens_per_s", "timing_vs_rmsnorm", "timing_speedup"),
-            ),
-        )
+        "depth": _depth,
+        "norms": _norms,
+        "radial": _radial,
+        "clamp": _clamp,
+        "sweep": _sweep,
+        "decomposition": _decomposition,
+        "halting": _halting,
+        "timing": _timing,
     }
 )
-"""Every measurement by its name."""
+"""Every measurement by its name, which is the source of its metrics."""

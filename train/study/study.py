@@ -30,14 +30,14 @@ class Study:
             raise InputError(f"seeds is {self.seeds}; expected an integer >= 1")
 
     def require_evidence(self, alpha: float) -> None:
-        """Refuse, before anything is trained, seeds too few for any comparison to be tested at `alpha`.
+        """Raise, before anything is trained, where the seeds are too few for any comparison to be tested at `alpha`.
 
         Raises:
             InputError: naming the seeds that it takes.
         """
         if not can_reach(alpha, self.seeds, self.seeds):
             raise InputError(
-                f"evidence asked of {self.seeds} seed{'s' if self.seeds > 1 else ''} a condition: no rank test of "
+                f"evidence required of {self.seeds} seed{'s' if self.seeds > 1 else ''} per condition: no rank test of "
                 f"{self.seeds} against {self.seeds} can reach alpha = {alpha:g}; use --seeds {seeds_needed(alpha)} or "
                 "more, or leave out --evidence to judge by the effect only"
             )

@@ -11,7 +11,7 @@ from loopverify import report
 from loopverify.claims import Claim, Evidence, Run, conditions_of, evaluate
 from train.launch.fleet import Progress
 from train.spec import PRESETS, RunSpec
-from train.study.known import KNOWN
+from train.study.expected_shortfalls import EXPECTED_SHORTFALLS
 from train.study.measure import measured, wanted_by
 from train.study.study import Study, histories
 
@@ -37,8 +37,8 @@ class Verdicts:
     ) -> None:
         """Train and measure what the claims on this study need and is missing, and gather all of it.
 
-        A claim that trained models alone cannot decide asks for none. A run that fails takes along the claims on its
-        condition, and no other.
+        A claim that trained models alone cannot decide needs none. A run that fails also fails the claims on its
+        condition, and no others.
         """
         decidable = [claim for claim in claims if self.covers(claim) and not claim.needs]
         conditions = conditions_of(decidable)
@@ -59,24 +59,26 @@ class Verdicts:
         return evaluate(claim, self.runs)
 
     def outcome(self, evidence: Evidence) -> tuple[Outcome, str]:
-        """What evidence means for a test, and why: a claim holds, or falls short as the preset is known to.
+        """What evidence means for a test, and why: a claim holds, or falls short as expected of the preset.
 
-        What is known of a preset says nothing about one that was changed; and nothing is passed on some of the seeds
-        asked for when the others failed.
+        What is expected of a preset says nothing about one that was changed; and nothing passes on some of the
+        requested seeds when the others failed.
         """
         failed = [f"{spec.label}: {why}" for spec, why in self.failures.items() if spec.condition in evidence.seeds]
         if failed:
             return "failed", "runs that it needs failed; those that ended are stored. " + "; ".join(failed)
         preset = self.study.preset
-        known = KNOWN.get(preset.name, {}).get(evidence.claim) if PRESETS.get(preset.name) == preset else None
+        listed = EXPECTED_SHORTFALLS.get(preset.name, {}) if PRESETS.get(preset.name) == preset else {}
+        expected = listed.get(evidence.claim)
         if evidence.verdict == "not run":
             return "skipped", f"not run: {evidence.basis}"
         if evidence.verdict != "held":
-            return ("failed", str(evidence)) if known is None else ("xfailed", f"{evidence.verdict}: {known.why}")
-        if known is not None and known.verdict == "contradicted" and self.study.seeds >= known.seeds:
+            return ("failed", str(evidence)) if expected is None else ("xfailed", expected.message(evidence))
+        if expected is not None and expected.verdict == "contradicted" and self.study.seeds >= expected.seeds:
             return (
                 "failed",
-                f"held, though known as {known.verdict}: take it off the list in train/study/known.py. {evidence}",
+                f"held, though expected to be {expected.verdict}: remove it from train/study/expected_shortfalls.py. "
+                f"{evidence}",
             )
         return "passed", ""
 
@@ -87,7 +89,7 @@ class Verdicts:
             self.judged.values(),
             histories=self._histories,
             facts={
-                "seeds a condition": str(self.study.seeds),
+                "seeds per condition": str(self.study.seeds),
                 "time in training by this command": f"{self._seconds:.0f} s",
                 **{f"failed: {spec.label}": _recorded(why) for spec, why in self.failures.items()},
             },

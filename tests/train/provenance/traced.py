@@ -18,12 +18,12 @@ import loopverify
 import train
 from loopverify.claims import CLAIMS
 from tests.train.micro import micro, micro_hops
+from tests.train.study.test_measure import ONE_OF_EACH
 from train.engine.keeper import Keeping
 from train.launch.run import ensure
 from train.spec import RunSpec
 from train.store import RunStore
 from train.study.measure import measured
-from train.study.measurements import MEASUREMENTS
 
 FOLDERS = {str(Path(package.__file__ or "").parent): package.__name__ for package in (loopverify, train)}
 
@@ -47,12 +47,11 @@ def main(text: str, root: str) -> None:
         ),
         RunSpec(preset=micro_hops(), loss="per_loop", readout="tapered", recurrence="inter_loop_norm"),
     ]
-    wanted = {f"{kind}@1" for measurement in MEASUREMENTS.values() for kind in measurement.gives}
     threading.setprofile(called)
     sys.setprofile(called)
     for spec in specs:
         stored = ensure(spec, store, lambda event: None, lambda said: None, keeping=Keeping(every=0))
-        measured({spec: stored}, {spec.condition: wanted}, store, lambda said: None)
+        measured({spec: stored}, {spec.condition: ONE_OF_EACH}, store, lambda said: None)
     sys.setprofile(None)
     print(json.dumps(sorted({name for file in files if (name := module_of(file)) is not None})))  # noqa: T201
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from loopverify.claims import CLAIMS
+from loopverify.claims.metrics import METRICS, metric
 from loopverify.errors import InputError, LoopverifyError
 from loopverify.looped import Looped, Trace, unroll
 from loopverify.measures.throughput import Throughput, throughput
@@ -22,10 +24,22 @@ from train.spec import RunSpec
 from train.store import RunStore, StoredRun
 from train.study import measure, measurements
 from train.study.measure import measured, wanted_by
-from train.study.measurements import MEASUREMENTS, SEQUENCES, Measurement
+from train.study.measurements import MEASUREMENTS, SEQUENCES
 from train.study.subject import Subject, load
 
-EVERYTHING = sorted({kind for measurement in MEASUREMENTS.values() for kind in measurement.gives})
+EVERYTHING = {kind for kind, listed in METRICS.items() if listed.source in MEASUREMENTS}
+"""All kinds of metric that can be measured."""
+ONE_OF_EACH = (
+    "ce_run@1",
+    "norm_std@1",
+    "r@1",
+    "clamp_delta_ce",
+    "sweep_span",
+    "b@late",
+    "halting_loops",
+    "timing_speedup@1",
+)
+CLAMP = ("clamp_norm_ratio", "clamp_delta_ce", "clamp_abs_delta_ce")
 Stored = tuple[RunStore, RunSpec, StoredRun]
 
 
@@ -39,7 +53,7 @@ def stored(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Stored:
 def metrics(stored: Stored) -> dict[str, float]:
     """Everything that can be measured on the run."""
     store, spec, run = stored
-    (found,) = measured({spec: run}, {spec.condition: EVERYTHING}, store, lambda text: None)
+    (found,) = measured({spec: run}, {spec.condition: ONE_OF_EACH}, store, lambda text: None)
     return dict(found.metrics)
 
 
@@ -61,7 +75,11 @@ def test_training_metrics_stay_as_they_are(stored: Stored, metrics: dict[str, fl
     assert before.items() <= metrics.items()
     kinds = {name.split("@")[0] for name in metrics.keys() - before.keys()}
     # The scale of an untrained loop may stand still, and then its angular steps have no slope.
-    assert set(EVERYTHING) - {"step_slope", "step_slope_gap"} <= kinds <= set(EVERYTHING)
+    assert EVERYTHING - {"step_slope", "step_slope_gap"} <= kinds <= EVERYTHING
+    assert {metric(name).source for name in before} == {"training"}
+    assert {name.split("@")[0] for name in before} == {
+        k for k, listed in METRICS.items() if listed.source == "training"
+    }
 
 
 def test_runs_of_the_trained_loops_are_those_of_training(metrics: dict[str, float]) -> None:
@@ -135,7 +153,7 @@ def test_both_speeds_of_a_timing_are_those_of_one_measurement(
         )
 
     monkeypatch.setattr(measurements, "throughput", made_up)
-    found = MEASUREMENTS["timing"].measure(subject)
+    found = MEASUREMENTS["timing"](subject)
     for k in (1, 2, 3, 4):
         assert found[f"timing_rmsnorm_tokens_per_s@{k}"] == 100 + k
         assert found[f"timing_tokens_per_s@{k}"] == 200 + k
@@ -147,7 +165,7 @@ def test_a_second_time_everything_is_found(
     store, spec, run = stored
     monkeypatch.setattr(measure, "load", lambda *_: pytest.fail("the model was loaded again"))
     said: list[str] = []
-    (again,) = measured({spec: run}, {spec.condition: EVERYTHING}, store, said.append)
+    (again,) = measured({spec: run}, {spec.condition: ONE_OF_EACH}, store, said.append)
     assert (dict(again.metrics), said) == (metrics, [])
     assert again.key == run.key
     assert len(list((store.root / "measurements").iterdir())) == len(MEASUREMENTS)
@@ -205,23 +223,39 @@ def test_a_measurement_that_fails_is_told_and_left_out(stored: Stored, monkeypat
     def fails(subject: Subject) -> dict[str, float]:
         raise InputError("H_7 is not finite")
 
-    broken = Measurement(name="broken", measure=fails, gives=frozenset({"broken"}))
-    monkeypatch.setattr(measure, "MEASUREMENTS", {"broken": broken})
-    said: list[str] = []
-    (found,) = measured({spec: run}, {spec.condition: {"broken@1"}}, store, said.append)
+    monkeypatch.setattr(measure, "MEASUREMENTS", {"clamp": fails})
+    again = _measured_again(monkeypatch)
+    (found,) = measured({spec: run}, {spec.condition: {"clamp_delta_ce"}}, store, again.append)
     assert found == result(run)
-    assert said == ["per_loop/rmsnorm seed 0: no measurement 'broken': H_7 is not finite"]
+    assert again == ["per_loop/rmsnorm seed 0: no measurement 'clamp': H_7 is not finite"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"clamp_norm_ratio": 1.0, "clamp_delta_ce": 0.0}, r"lacks those that it lists: \['clamp_abs_delta_ce'\]"),
+        (dict.fromkeys((*CLAMP, "clamp_spread"), 1.0), r"does not list for it: \['clamp_spread'\]"),
+    ],
+)
+def test_a_measurement_that_gives_other_metrics_than_listed_ends_everything(
+    given: dict[str, float], message: str, stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, spec, run = stored
+    monkeypatch.setattr(measure, "MEASUREMENTS", {"clamp": lambda subject: given})
+    said = _measured_again(monkeypatch)
+    with pytest.raises(RuntimeError, match=message):
+        measured({spec: run}, {spec.condition: {"clamp_delta_ce"}}, store, said.append)
+    assert not [path for path in (store.root / "measurements").rglob("metrics.json") if "spread" in path.read_text()]
 
 
 def test_infinite_metrics_survive_the_store(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     store, spec, run = stored
-    odd = Measurement(
-        name="odd", measure=lambda subject: {"odd": math.inf, "odder": math.nan}, gives=frozenset({"odd"})
-    )
-    monkeypatch.setattr(measure, "MEASUREMENTS", {"odd": odd})
-    (found,) = measured({spec: run}, {spec.condition: {"odd"}}, store, lambda text: None)
-    assert found.metrics["odd"] == math.inf
-    assert math.isnan(found.metrics["odder"])
+    odd = dict(zip(CLAMP, (math.inf, math.nan, 1.0), strict=True))
+    monkeypatch.setattr(measure, "MEASUREMENTS", {"clamp": lambda subject: odd})
+    said = _measured_again(monkeypatch)
+    (found,) = measured({spec: run}, {spec.condition: {"clamp_delta_ce"}}, store, said.append)
+    assert found.metrics["clamp_norm_ratio"] == math.inf
+    assert math.isnan(found.metrics["clamp_delta_ce"])
 
 
 @pytest.mark.parametrize(
@@ -256,9 +290,17 @@ def test_what_claims_want_is_told_by_condition() -> None:
     }
 
 
-def test_every_claim_reads_metrics_of_training_or_of_one_measurement() -> None:
-    training = {"norm", "norm_median", "norm_p99", "norm_max", "rms", "ce", "ppl", "ce_matched"}
+def test_every_claim_reads_metrics_of_training_or_of_a_measurement() -> None:
     for claim in CLAIMS.values():
-        for name in wanted_by([claim])[claim.conditions[0]]:
-            givers = [m.name for m in MEASUREMENTS.values() if name.split("@")[0] in m.gives]
-            assert len(givers) == (name.split("@")[0] not in training and not claim.needs), (claim.id, name)
+        sources = {metric(name).source for name in wanted_by([claim])[claim.conditions[0]]}
+        assert claim.needs or sources <= {"training", "task", *MEASUREMENTS}, claim.id
+
+
+def test_sources_are_those_that_there_are() -> None:
+    assert {listed.source for listed in METRICS.values()} == {"training", "task", "choices", *MEASUREMENTS}
+
+
+def _measured_again(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """From here on code counts as new, so that nothing is found in the store; returns a list to report into."""
+    monkeypatch.setattr(measure, "_CODE", secrets.token_hex(8))
+    return []

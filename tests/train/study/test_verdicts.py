@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +17,7 @@ from train.__main__ import main
 from train.spec import PRESETS, preset
 from train.store import RunStore
 from train.study import verdicts
-from train.study.known import KNOWN, Known
+from train.study.expected_shortfalls import EXPECTED_SHORTFALLS, Shortfall
 from train.study.study import Study
 from train.study.verdicts import Verdicts
 
@@ -28,10 +29,14 @@ HELD, MISSED, NOT_RUN = (
 
 
 def outcome(
-    evidence: Evidence, monkeypatch: pytest.MonkeyPatch, known: Known | None = None, seeds: int = 3, **changes: object
+    evidence: Evidence,
+    monkeypatch: pytest.MonkeyPatch,
+    known: Shortfall | None = None,
+    seeds: int = 3,
+    **changes: object,
 ) -> tuple[str, str]:
     listed = {} if known is None else {CLAIM.id: known}
-    monkeypatch.setattr(verdicts, "KNOWN", {"tiny": listed})
+    monkeypatch.setattr(verdicts, "EXPECTED_SHORTFALLS", {"tiny": listed})
     shape = replace(preset("tiny"), **changes)  # type: ignore[arg-type]
     return Verdicts(Study(preset=shape, seeds=seeds, store=RunStore("nowhere"))).outcome(evidence)
 
@@ -49,29 +54,37 @@ def test_what_was_not_run_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyP
 
 
 def test_a_known_shortfall_is_expected_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Known(verdict="contradicted", why="0.001 nats", seeds=3)
-    assert outcome(MISSED, monkeypatch, known) == ("xfailed", "contradicted: 0.001 nats")
+    known = Shortfall(verdict="contradicted", measured="0.001 nats", seeds=3)
+    assert outcome(MISSED, monkeypatch, known) == (
+        "xfailed",
+        "contradicted: 0.001 nats, required ≥ 0.01 nats",
+    )
 
 
 def test_a_known_shortfall_that_holds_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Known(verdict="contradicted", why="0.001 nats", seeds=3)
+    known = Shortfall(verdict="contradicted", measured="0.001 nats", seeds=3)
     result, told = outcome(HELD, monkeypatch, known)
     assert result == "failed"
-    assert told.startswith("held, though known as contradicted: take it off the list in train/study/known.py. held: ")
+    assert told.startswith(
+        "held, though expected to be contradicted: remove it from train/study/expected_shortfalls.py. held: "
+    )
     # One seed of a claim that three contradict can hold by chance.
     assert outcome(HELD, monkeypatch, known, seeds=1) == ("passed", "")
 
 
 def test_what_is_known_as_undecided_may_end_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Known(verdict="inconclusive", why="2 of 3 seeds", seeds=3)
+    known = Shortfall(verdict="inconclusive", measured="2 of 3 seeds", reason="a reason", seeds=3)
     assert outcome(HELD, monkeypatch, known) == ("passed", "")
-    assert outcome(MISSED, monkeypatch, known) == ("xfailed", "contradicted: 2 of 3 seeds")
+    assert outcome(MISSED, monkeypatch, known) == (
+        "xfailed",
+        "contradicted: 2 of 3 seeds, required ≥ 0.01 nats; a reason",
+    )
 
 
 def test_a_failed_run_fails_the_claims_on_its_condition_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verdicts, "KNOWN", {})
+    monkeypatch.setattr(verdicts, "EXPECTED_SHORTFALLS", {})
     judge = Verdicts(Study(preset=preset("tiny"), seeds=3, store=RunStore("nowhere")))
     penalty, raw = judge.study.specs(["per_loop/raw", "per_loop+penalty/rmsnorm"])[-2:]
     assert raw.condition == "per_loop/raw"
@@ -85,18 +98,22 @@ def test_a_failed_run_fails_the_claims_on_its_condition_and_no_other(
 
 
 def test_what_is_known_of_a_preset_says_nothing_about_a_changed_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Known(verdict="contradicted", why="0.001 nats", seeds=1)
+    known = Shortfall(verdict="contradicted", measured="0.001 nats", seeds=1)
     assert outcome(MISSED, monkeypatch, known, steps=3)[0] == "failed"
     assert outcome(HELD, monkeypatch, known, steps=3)[0] == "passed"
 
 
 def test_the_list_names_presets_and_claims_that_exist() -> None:
-    assert KNOWN.keys() <= PRESETS.keys()
-    for name, listed in KNOWN.items():
-        study = Study(preset=preset(name), seeds=3, store=RunStore("nowhere"))
-        assert all(study.covers(condition) for claim in listed for condition in CLAIMS[claim].conditions)
+    assert EXPECTED_SHORTFALLS.keys() <= PRESETS.keys()
+    for listed in EXPECTED_SHORTFALLS.values():
         assert listed.keys() <= CLAIMS.keys()
-        assert all(known.why.strip() and known.seeds >= 1 for known in listed.values())
+        assert all(known.measured.strip() and known.seeds >= 1 for known in listed.values())
+
+
+def test_the_list_does_not_retype_what_claims_require() -> None:
+    for listed in EXPECTED_SHORTFALLS.values():
+        for name, known in listed.items():
+            assert not re.search(r"asked|required|at most|at least|[≥≤]", known.measured + known.reason), name
 
 
 def test_evidence_takes_seeds() -> None:
@@ -104,7 +121,7 @@ def test_evidence_takes_seeds() -> None:
         return Study(preset=preset("tiny"), seeds=seeds, store=RunStore("nowhere"))
 
     study(3).require_evidence(0.05)  # C(6, 3) = 20
-    with pytest.raises(InputError, match=r"evidence asked of 2 seeds a condition: .* use --seeds 3 or more"):
+    with pytest.raises(InputError, match=r"evidence required of 2 seeds per condition: .* use --seeds 3 or more"):
         study(2).require_evidence(0.05)
     with pytest.raises(InputError, match=r"no rank test of 4 against 4 can reach alpha = 0\.01; use --seeds 5"):
         study(4).require_evidence(0.01)
@@ -113,7 +130,7 @@ def test_evidence_takes_seeds() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--seeds", "2", "--evidence"], ["evidence asked of 2 seeds a condition", "use --seeds 3 or more"]),
+        (["--seeds", "2", "--evidence"], ["evidence required of 2 seeds per condition", "use --seeds 3 or more"]),
         (["--data", "absent.txt"], ["unknown text 'absent.txt'; expected one of auto, ", "or an existing path"]),
         (["--runs", ""], ["--runs is ''; expected a folder for stored runs, such as runs, or . for the current one"]),
     ],

@@ -1,4 +1,4 @@
-"""The claims beside Table 2: published numbers as the paper prints them, and limits that nobody may move."""
+"""The published numbers of every claim are the paper's, from the right cells."""
 
 from __future__ import annotations
 
@@ -6,15 +6,41 @@ import math
 
 import pytest
 
-from loopverify.claims import CLAIMS, HOPS, claims_for, paper
-from loopverify.claims.table3 import float32_floor
-from loopverify.claims.words import WORDS
+from loopverify.claims import CLAIMS, claims_for
+from loopverify.claims.p1 import SOURCE, published
+from loopverify.claims.p1.conditions import PER_LOOP_RAW, TERMINAL_PENALTY, TERMINAL_RAW
+from loopverify.claims.p1.table3 import float32_floor
 
 log = math.log
 # Typed from the tables of Sharma & Vu 2026; ratios, differences and logarithms are taken here. 44M first, then 129M;
 # a single number is that of the one model the table is about. 2**-23 is the machine epsilon of float32.
 FLOORS = (2 * 2**-23 / math.sqrt(512), 2 * 2**-23 / math.sqrt(768))
 PUBLISHED: dict[str, dict[str, tuple[float, ...]]] = {
+    "P1.T2": {
+        "drift.per_loop.vs_raw": (39207 / 44, 56051 / 77),
+        "drift.per_loop.vs_final_only": (39207 / 57, 56051 / 83),
+        "drift.per_loop.vs_penalty": (39207 / 17, 56051 / 22),
+        "drift.terminal.vs_raw": (5674 / 15, 5997 / 24),
+        "drift.terminal.vs_penalty": (5674 / 21, 5997 / 27),
+        "thousands.per_loop.rmsnorm": (39207, 56051),
+        "thousands.terminal.rmsnorm": (5674, 5997),
+        "tens.per_loop.raw": (44, 77),
+        "tens.per_loop.final_only": (57, 83),
+        "tens.per_loop.penalty": (17, 22),
+        "tens.terminal.raw": (15, 24),
+        "tens.terminal.penalty": (21, 27),
+        "perplexity.vs_raw": (log(6.04 / 5.38), log(5.35 / 4.92)),
+        "perplexity.vs_final_only": (log(6.04 / 5.42), log(5.35 / 4.93)),
+        "perplexity.vs_penalty": (log(6.04 / 5.44), log(5.35 / 4.91)),
+        "exits.fail.terminal.rmsnorm": (19.21, 3.98),
+        "exits.fail.terminal.raw": (37.17, 27.63),
+        "exits.work.per_loop.rmsnorm": (0.00, 0.00),
+        "exits.work.per_loop.raw": (0.04, 0.03),
+        "exits.work.per_loop.final_only": (log(5.20 / 5.00), log(4.70 / 4.55)),
+        "exits.work.per_loop.penalty": (log(5.22 / 5.00), log(4.67 / 4.53)),
+        "exits.first.rmsnorm": (log(1.1e9 / 5.58), log(250 / 4.98)),
+        "exits.first.raw": (log(6.9e16 / 5.14), log(4.7e12 / 4.68)),
+    },
     "P1.T3": {
         "radial.rmsnorm.first": (5.0e-9 / FLOORS[0], 8.8e-9 / FLOORS[1]),
         "radial.rmsnorm.last": (4.7e-9 / FLOORS[0], 7.5e-9 / FLOORS[1]),
@@ -119,26 +145,6 @@ PUBLISHED: dict[str, dict[str, tuple[float, ...]]] = {
     },
     "P1.F5": {"sweep.with_norm": (), "sweep.without_norm": ()},
     "P1.F7": {"converged": (), "overshoot": ()},
-    # On a task of our own, for which the paper has no numbers.
-    "P1.depth_use": {
-        "invariant.rmsnorm": (),
-        "uses.raw": (),
-        "uses.penalty": (),
-        "uses.final_only": (),
-        "uses.inter_loop_norm": (),
-        "more.raw.vs_rmsnorm": (),
-        "more.penalty.vs_rmsnorm": (),
-        "more.final_only.vs_rmsnorm": (),
-        "more.inter_loop_norm.vs_rmsnorm": (),
-        "geometry.raw.vs_penalty": (),
-        "geometry.raw.vs_inter_loop_norm": (),
-        "equal_exit.raw.vs_rmsnorm": (),
-        "equal_exit.penalty.vs_rmsnorm": (),
-        "speed.rmsnorm_faster": (),
-        "speed.raw_slower.vs_rmsnorm": (),
-        "scale.rmsnorm.vs_raw": (),
-        "scale.rmsnorm.vs_penalty": (),
-    },
 }
 
 
@@ -148,78 +154,12 @@ def test_published_numbers_as_printed_in_the_paper(table: str) -> None:
     assert {claim.id: tuple(claim.published.values()) for claim in claims_for([table])} == expected
 
 
-def test_every_table_is_listed_here_or_is_table_2() -> None:
-    assert {claim.table for claim in CLAIMS.values()} == {"P1.T2", *PUBLISHED}
+def test_every_table_of_the_paper_is_listed_here() -> None:
+    assert {claim.table for claim in CLAIMS.values() if claim.study == "P1"} == PUBLISHED.keys()
 
 
-# (metric, relation, limit, unit) of the claims of one kind. A change here is a change of the claims: it needs a new
-# claim, not a new number.
-LIMITS: dict[str, set[tuple[str, str, float, str]]] = {
-    "P1.T3.radial": {
-        ("r_over_floor@1", "≤", 10, "×"),
-        ("r_over_floor@4", "≤", 10, "×"),
-        ("r@1", "≥", 1e-3, ""),
-        ("r@4", "≥", 1e-3, ""),
-        ("r@4", "≥", 1000, "×"),
-    },
-    "P1.T4.clamp": {("clamp_norm_ratio", "≤", 0.8, "×"), ("clamp_abs_delta_ce", "≤", 0.02, "nats")},
-    "P1.T5.invariant": {("ce@1-ce@4", "≤", 0.01, "nats")},
-    "P1.T5.depth": {("ce@1-ce@4", "≥", 0.01, "nats")},
-    "P1.T5.first_exit": {("ce@1", "≥", 0.02, "nats")},
-    "P1.T6.sweep": {("sweep_span", "≤", 0.01, "nats"), ("sweep_span", "≥", 0.1, "nats")},
-    "P1.T6.radial": {("r@4", "≥", 100, "×")},
-    "P1.T7.nll": {("choice_nll", "≥", 0.01, "nats")},
-    "P1.T7.margin": {("choice_margin", "≥", 0.01, "nats")},
-    "P1.T7.probability": {("choice_gold_probability", "≥", 0.001, "")},
-    "P1.T7.accuracy": {("choice_accuracy", "≥", -0.01, "")},
-    "P1.T8.quality": {(f"ce@{k}", "≥", 0.005, "nats") for k in (1, 2, 3, 4)},
-    "P1.T8.speed": {("timing_vs_rmsnorm@4", "≥", 0.9, "×"), ("timing_vs_rmsnorm@4", "≤", 1.1, "×")},
-    "P1.T10.uniform": {("norm_p99@4/norm_median@4", "≤", 2, "×")},
-    "P1.T10.heavy": {("norm_p99@4/norm_median@4", "≥", 10, "×"), ("norm@4/norm_median@4", "≥", 2, "×")},
-    "P1.T10.tight": {("norm_p99@4", "≤", 1000, "L2")},
-    "P1.T10.drift": {("norm_median@4", "≥", 30, "×"), ("norm_p99@4", "≥", 30, "×")},
-    "P1.T11.exits": {("ce@1-ce@4", "≥", 0.3, "nats")},
-    "P1.T11.radial": {("r_over_floor@4", "≤", 10, "×"), ("r@4", "≥", 1e-3, "")},
-    "P1.T12.size": {("b@late", "≥", 30, "×")},
-    "P1.T12.radial": {("b_over_a@late", "≤", 1.5, "×")},
-    "P1.T12.outward": {("a_rad@late", "≥", 1, "rms")},
-    "P1.T12.growth": {("growth_gap@late", "≤", 0.05, "")},
-    "P1.T12.turning": {("step_slope_gap@late", "≤", 0.25, "")},
-    "P1.T13.loops": {("halting_loops", "≤", 1.1, ""), ("halting_loops", "≥", 0.3, "")},
-    "P1.T13.budget": {("halting_ppl_ratio", "≤", 1.02, "×")},
-    "P1.T14.fails": {("ce@1-ce@4", "≥", 1, "nats"), ("ce@3-ce@4", "≥", 1, "nats")},
-    "P1.T14.monotone": {(f"ce@{k}-ce@{k + 1}", "≥", 0, "nats") for k in (1, 2, 3)},
-    "P1.A16.exit_weighted": {("norm@4", "≥", 30, "×"), ("norm@4", "≥", 1000, "L2")},
-    "P1.A16.damping": {("norm@4", "≥", 1.2, "×"), ("norm@4", "≥", 10, "×")},
-    "P1.A16.latent": {("norm@4", "≤", 100, "L2")},
-    "P1.A16.inter_loop_norm": {("rms@4", "≤", 10, "rms")},
-    "P1.F5.sweep": {("sweep_span", "≤", 0.01, "nats"), ("bare_sweep_span", "≥", 0.1, "nats")},
-    "P1.F7.converged": {("ce_run@3-ce_run@8", "≤", 0.05, "nats")},
-    "P1.F7.overshoot": {("ce_run@8-ce_run@4", "≤", 0.05, "nats")},
-    "P1.depth_use.invariant": {("ce@1-ce@4", "≤", 0.05, "nats")},
-    "P1.depth_use.uses": {("ce@1-ce@4", "≥", 0.1, "nats")},
-    "P1.depth_use.more": {("ce@1-ce@4", "≥", 0.1, "nats")},
-    "P1.depth_use.geometry": {("ce@1-ce@4", "≥", 0.1, "nats")},
-    "P1.depth_use.equal_exit": {("ce_matched@1-ce_matched@4", "≥", 0.05, "nats")},
-    "P1.depth_use.speed": {("ce@1-ce@4", "≤", 0.05, "nats"), ("ce@1-ce@4", "≥", 0.1, "nats")},
-    "P1.depth_use.scale": {("norm@4", "≥", 3, "×")},
-}
-
-
-def test_limits_are_frozen() -> None:
-    found: dict[str, set[tuple[str, str, float, str]]] = {}
-    for claim in claims_for(list(PUBLISHED)):
-        kind = ".".join(claim.id.split(".")[:3])
-        found.setdefault(kind, set()).add((claim.metric, claim.form.relation, claim.form.limit, claim.unit))
-    assert found == LIMITS
-
-
-def test_every_condition_is_called_something() -> None:
-    assert {condition for claim in CLAIMS.values() for condition in claim.conditions} == {*WORDS, *HOPS}
-
-
-def test_only_table_7_takes_more_than_trained_models() -> None:
-    assert {claim.table for claim in CLAIMS.values() if claim.needs} == {"P1.T7"}
+def test_only_table_7_takes_more_than_models_trained_on_text() -> None:
+    assert {claim.table for claim in CLAIMS.values() if claim.study == "P1" and claim.needs} == {"P1.T7"}
     assert all(claim.needs for claim in claims_for(["P1.T7"]))
 
 
@@ -232,7 +172,17 @@ def test_the_rounding_floor_is_that_of_the_theory() -> None:
 
 
 def test_entries_of_tables_by_name() -> None:
-    assert paper.entry("P1.T3_radial_gradient", "44m", "raw", "r_K") == 7.2e-2
-    assert paper.entry("P1.T10_token_norms_20480_tokens", "129m", "per_loop/raw", "max") == 808
-    with pytest.raises(KeyError):
-        paper.entry("P1.T12_residual_update_loops_ge_10_of_30", "129m", "terminal/raw", "a_rad")
+    assert published.entry("T3", "44m", PER_LOOP_RAW, "r_K") == 7.2e-2
+    assert published.entry("T10", "129m", PER_LOOP_RAW, "max") == 808
+    assert published.entry("T2", "129m", TERMINAL_PENALTY, "ppl") == 4.81
+    assert published.entry("T14", "129m", TERMINAL_RAW, "K1") == 27.6  # printed '>27.6'
+    assert published.entry("T7", "1.4b", "candidate_nll", "change") == -0.056
+    with pytest.raises(KeyError, match="T12 of 129m has none of the rows"):
+        published.entry("T12", "129m", TERMINAL_RAW, "a_rad")
+    with pytest.raises(KeyError, match="T2 of 44m prints no norm_std"):
+        published.entry("T2", "44m", TERMINAL_PENALTY, "norm_std")
+
+
+def test_published_tables_come_with_their_source() -> None:
+    assert "arXiv 2606.24898" in SOURCE
+    assert dict(published.by_size(lambda size: {"44m": 1.0}[size])) == {"44m": 1.0}

@@ -1,10 +1,10 @@
 """Whether the first paper's account of depth use holds on a task that needs depth: following pointers (`tasks.Hops`).
 
 The account (Sharma & Vu 2026, section 6, Table 5): trained at every loop through an RMSNorm readout, a model is
-K-invariant, since nothing controls the scale of its state; once scale is controlled, by whatever means, it uses its
-loops. On the task an answer takes d = 1..4 steps, a loop is one layer, and exit 1 cannot do what exit 4 can.
+K-invariant, since nothing controls the scale of its state; once scale is controlled, in any way, it uses its loops. On
+the task an answer takes d = 1..4 steps, a loop is one layer, and exit 1 cannot do what exit 4 can.
 
-All conditions are trained at every loop, with one budget of steps. What they differ in tells the possible causes apart:
+All conditions are trained at every loop, with one budget of steps. Their differences separate the possible causes:
 
 - *scale*: if scale control is what matters, all four of raw, penalty, final_only and inter_loop_norm use depth.
 - *geometry*: if it is the raw readout, raw (and in part final_only, whose exits 1 to 3 are raw) gains more than penalty
@@ -12,7 +12,7 @@ All conditions are trained at every loop, with one budget of steps. What they di
 - *speed*: if it is how fast a model learns, RMSNorm at a higher rate uses depth, raw at a lower one does not, and at an
   equal first exit they gain the same.
 
-Least effects, bounds, seeds and tests were fixed before the first run, and none is edited to fit a result.
+Least effects and bounds (`limits`), seeds and tests were fixed before the first run; none is edited to fit a result.
 """
 
 from __future__ import annotations
@@ -20,23 +20,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from loopverify.claims.claim import Bound, Claim, Comparison
-from loopverify.claims.words import sentence
+from loopverify.claims.claim import Bound, Claim, Comparison, sentence
+from loopverify.claims.hops import limits
 
-__all__ = ["DEPTH_USE", "FIRST_EXIT", "HOPS"]
-
-MOST_GAIN = 0.05
-"""Nats an answer that loops may gain a model that does not use its depth; 4,096 answers tell 0.02."""
-LEAST_GAIN = 0.1
-"""Nats an answer that loops gain a model that does, alone and over one that does not; knowing one step of the way
-rather than all costs about 1."""
-FIRST_EXIT = 0.75
-"""CE(1), nats an answer, at which conditions are compared at equal progress. To know answers of one step and guess the
-others uniformly is 0.75 * log(4) = 1.04."""
-LEAST_AT_EQUAL_EXIT = 0.05
-"""Nats an answer gained over another condition at an equal first exit."""
-LEAST_DRIFT = 3.0
-"""Ratio of final norms, hidden over controlled scale."""
+__all__ = ["CLAIMS", "HOPS"]
 
 _ARMS: Mapping[str, str] = MappingProxyType(
     {
@@ -69,10 +56,10 @@ _CONTROLLED = ("raw", "penalty", "final_only", "inter_loop_norm")
 _GAIN, _AT_EQUAL_EXIT = "ce@1-ce@4", "ce_matched@1-ce_matched@4"
 
 
-def _claim(name: str, told: str, metric: str, form: Bound | Comparison) -> Claim:
+def _claim(name: str, effect: str, metric: str, form: Bound | Comparison) -> Claim:
     return Claim(
-        id=f"P1.depth_use.{name}",
-        sentence=sentence(f"following pointers, {told}"),
+        id=f"hops.depth.{name}",
+        sentence=sentence(f"following pointers, {effect}"),
         source="P1, section 6, Table 5; on another task",
         metric=metric,
         form=form,
@@ -82,9 +69,9 @@ def _claim(name: str, told: str, metric: str, form: Bound | Comparison) -> Claim
 def _invariant(name: str, condition: str) -> Claim:
     return _claim(
         name,
-        f"{HOPS[condition]} gains at most {MOST_GAIN:g} nats an answer from all loops after the first",
+        f"{HOPS[condition]} gains at most {limits.MOST_GAIN:g} nats per answer from all loops after the first",
         _GAIN,
-        Bound(condition=condition, side="at most", value=MOST_GAIN),
+        Bound(condition=condition, side="at most", value=limits.MOST_GAIN),
     )
 
 
@@ -92,18 +79,18 @@ def _uses(arm: str) -> Claim:
     condition = _ARMS[arm]
     return _claim(
         f"uses.{arm}",
-        f"{HOPS[condition]} gains at least {LEAST_GAIN:g} nats an answer from its loops",
+        f"{HOPS[condition]} gains at least {limits.LEAST_GAIN:g} nats per answer from its loops",
         _GAIN,
-        Bound(condition=condition, side="at least", value=LEAST_GAIN),
+        Bound(condition=condition, side="at least", value=limits.LEAST_GAIN),
     )
 
 
 def _gains_more(name: str, left: str, right: str) -> Claim:
     return _claim(
         name,
-        f"{HOPS[left]} gains at least {LEAST_GAIN:g} nats an answer more from its loops than {HOPS[right]}",
+        f"{HOPS[left]} gains at least {limits.LEAST_GAIN:g} nats per answer more from its loops than {HOPS[right]}",
         _GAIN,
-        Comparison(left=left, right=right, by="difference", least=LEAST_GAIN),
+        Comparison(left=left, right=right, by="difference", least=limits.LEAST_GAIN),
     )
 
 
@@ -111,10 +98,10 @@ def _at_equal_exit(arm: str) -> Claim:
     left = _ARMS[arm]
     return _claim(
         f"equal_exit.{arm}.vs_rmsnorm",
-        f"once its first exit is at {FIRST_EXIT:g} nats, {HOPS[left]} gains at least {LEAST_AT_EQUAL_EXIT:g} nats an "
-        f"answer more from its loops than {HOPS[_RMSNORM]} once its own is",
+        f"once its first exit is at {limits.FIRST_EXIT:g} nats, {HOPS[left]} gains at least "
+        f"{limits.LEAST_AT_EQUAL_EXIT:g} nats per answer more from its loops than {HOPS[_RMSNORM]} once its own is",
         _AT_EQUAL_EXIT,
-        Comparison(left=left, right=_RMSNORM, by="difference", least=LEAST_AT_EQUAL_EXIT),
+        Comparison(left=left, right=_RMSNORM, by="difference", least=limits.LEAST_AT_EQUAL_EXIT),
     )
 
 
@@ -122,13 +109,13 @@ def _drift(arm: str) -> Claim:
     right = _ARMS[arm]
     return _claim(
         f"scale.rmsnorm.vs_{arm}",
-        f"{HOPS[_RMSNORM]} ends in states at least {LEAST_DRIFT:g} times as large as {HOPS[right]}",
+        f"{HOPS[_RMSNORM]} ends in states at least {limits.LEAST_DRIFT:g} times as large as {HOPS[right]}",
         "norm@4",
-        Comparison(left=_RMSNORM, right=right, by="ratio", least=LEAST_DRIFT),
+        Comparison(left=_RMSNORM, right=right, by="ratio", least=limits.LEAST_DRIFT),
     )
 
 
-DEPTH_USE: tuple[Claim, ...] = (
+CLAIMS: tuple[Claim, ...] = (
     _invariant("invariant.rmsnorm", _RMSNORM),
     *(_uses(arm) for arm in _CONTROLLED),
     *(_gains_more(f"more.{arm}.vs_rmsnorm", _ARMS[arm], _RMSNORM) for arm in _CONTROLLED),
