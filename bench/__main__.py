@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.record import measured, merged
+from bench.results import measured, merged
 from loopverify.report.ratios import RatioBar, draw_ratios
 
 HERE = Path(__file__).parent

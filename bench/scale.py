@@ -22,9 +22,9 @@ from train.data import Corpus, TextExamples, Tokenizer, Tokens
 from train.engine.events import Event
 from train.engine.loop import STEP_EVENT_EVERY, train
 from train.machine.hardware import dtype_of, use_device, use_precision
-from train.spec import Execution, RunSpec, preset
-from train.spec.gpus import recognized
-from train.spec.plan import forward_flops
+from train.specification import Execution, RunSpec, preset
+from train.specification.gpus import recognized
+from train.specification.plan import forward_flops
 
 __all__ = ["Taken", "measure", "random_corpus"]
 

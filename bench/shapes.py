@@ -14,7 +14,7 @@ from loopverify.models import LoopedTransformer
 from train.engine.stepper import Stepper
 from train.engine.trainee import trainee
 from train.machine.distributed import ALONE
-from train.spec import PRESETS, Preset, RunSpec
+from train.specification import PRESETS, Preset, RunSpec
 
 __all__ = ["QUICK", "SHAPES", "WIDE", "WIDE_QUICK", "Shape", "Wide"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.record import measured
-from bench.record import table as ratios
+from bench.results import measured
+from bench.results import table as ratios
 from docs.audits import audited
 from docs.markdown import code
 from docs.results import read_json
@@ -15,7 +15,7 @@ from loopverify.checks.traits import TRAITS
 from loopverify.models import READOUTS, RECURRENCES
 from loopverify.objectives import ADDITIONS, LOSSES
 from loopverify.report.markdown import table
-from train.spec import PRESETS
+from train.specification import PRESETS
 
 __all__ = [
     "benchmarks",

@@ -22,8 +22,8 @@ from loopverify.cli.folder import runs_folder
 from loopverify.errors import LoopverifyError
 from train.commands import dry_run, prepare, reproduce, sweep
 from train.commands.computing import Computing
+from train.engine.checkpointing import CheckpointPolicy
 from train.engine.events import Event
-from train.engine.keeper import Keeping
 from train.engine.loop import DivergedError
 from train.launch.run import ensure, result
 from train.launch.watch import RunBar
@@ -31,7 +31,7 @@ from train.machine.distributed import joined
 from train.machine.hardware import use_device, use_precision
 from train.resume.checkpoint import open_checkpoint
 from train.resume.preemption import PREEMPTED, PreemptedError, Preemption
-from train.spec import PAPER_PENALTY, Precision, RunSpec, preset
+from train.specification import PAPER_PENALTY, Precision, RunSpec, preset
 from train.store import RunStore, StoredRun
 
 HELD, FELL_SHORT, WRONG_USE = 0, 1, 2
@@ -124,21 +124,21 @@ def _run(arguments: Arguments, preemption: Preemption, console: Console) -> None
     device, device_reason = use_device(arguments.device)
     precision, precision_reason = use_precision(arguments.computing.precision, device)
     start = None if arguments.continue_from is None else open_checkpoint(arguments.continue_from)
-    keeping = Keeping(every=arguments.checkpoint_every, preemption=preemption, start=start)
+    policy = CheckpointPolicy(every=arguments.checkpoint_every, preemption=preemption, start=start)
     with joined(device) as ranks:
         spec = arguments.spec(device, precision, ranks.count)
         if start is not None:
             spec = replace(spec, continued=start.digest)
         if not ranks.first:
-            ensure(spec, store, _nobody, _nobody, keeping=keeping, ranks=ranks)
+            ensure(spec, store, _nobody, _nobody, policy=policy, ranks=ranks)
             return
         say: Callable[[str], None] = lambda text: console.print(text, markup=False, soft_wrap=True)  # noqa: E731
         if arguments.progress == "json":
-            ensure(spec, store, _print_json, say, keeping=keeping, ranks=ranks)
+            ensure(spec, store, _print_json, say, policy=policy, ranks=ranks)
             return
         say(f"{spec.label} of preset {spec.preset.name} on {device_reason}; {precision_reason}")
         with RunBar(console, quiet=arguments.progress == "none") as bar:
-            stored = ensure(spec, store, bar.event, say, keeping=keeping, ranks=ranks)
+            stored = ensure(spec, store, bar.event, say, policy=policy, ranks=ranks)
     _tell(stored, spec, say)
 
 

@@ -17,7 +17,7 @@ from train.data import DataSpec
 from train.data.sources import open_source
 from train.launch.watch import FleetBars
 from train.machine.hardware import use_device
-from train.spec import preset
+from train.specification import preset
 from train.store import RunStore
 from train.study.study import Study
 from train.study.verdicts import Verdicts

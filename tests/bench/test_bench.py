@@ -15,8 +15,8 @@ import torch
 
 import bench.__main__ as everything
 import loopverify as lv
-from bench import exits, scale
-from bench.record import Measured, measured, merged, table
+from bench import scale
+from bench.results import Measured, measured, merged, table
 from bench.scale import measure
 from bench.shapes import QUICK
 from loopverify.objectives import per_loop
@@ -58,8 +58,8 @@ def test_every_benchmark_runs_and_notes_its_ratios(tmp_path: Path) -> None:
         (scale, "--presets tiny huge", "unknown preset 'huge'"),
         (scale, "--conditions per_loop/raw per_loop", "condition is 'per_loop'"),
         (scale, "--presets tiny --threads 0", "threads is 0"),
-        (exits, "--steps 0", "steps is 0; expected an integer >= 1"),
-        (exits, "--runs=", "--runs is ''; expected a folder"),
+        (early_exit_tables, "--steps 0", "steps is 0; expected an integer >= 1"),
+        (early_exit_tables, "--runs=", "--runs is ''; expected a folder"),
     ],
 )
 def test_wrong_use_ends_in_words_before_anything_is_measured(

@@ -50,10 +50,10 @@ class Forks:
 def _serve(text: str | None, preset: dict[str, Any]) -> None:
     from loopverify.errors import LoopverifyError
     from tests.train.micro import micro, micro_hops
-    from train.engine.keeper import Keeping
+    from train.engine.checkpointing import CheckpointPolicy
     from train.engine.open import open_examples
     from train.launch.run import ensure
-    from train.spec import RunSpec
+    from train.specification import RunSpec
     from train.store import RunStore
 
     shape = micro_hops(**preset) if text is None else micro(Path(text), **preset)
@@ -62,7 +62,7 @@ def _serve(text: str | None, preset: dict[str, Any]) -> None:
     def child(runs: RunStore, how: dict[str, Any], told: IO[str]) -> int:
         say = lambda text: told.write(f"{text}\n") and told.flush()  # noqa: E731
         try:
-            ensure(spec, runs, lambda event: None, say, keeping=Keeping(every=how.get("every", 0.0)))
+            ensure(spec, runs, lambda event: None, say, policy=CheckpointPolicy(every=how.get("every", 0.0)))
         except LoopverifyError as error:
             say(str(error))
             return 2

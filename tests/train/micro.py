@@ -9,7 +9,7 @@ from pathlib import Path
 from loopverify.tasks import Hops
 from train.data import TaskSpec
 from train.launch.run import ensure
-from train.spec import Preset, RunSpec, preset
+from train.specification import Preset, RunSpec, preset
 from train.store import RunStore, StoredRun
 
 Trained = Callable[..., tuple[RunSpec, StoredRun]]

@@ -20,12 +20,12 @@ from tests.train.stops import After
 from tests.train.study.test_measure import ONE_OF_EACH
 from train.__main__ import main
 from train.data import TaskSpec
+from train.engine.checkpointing import CheckpointPolicy
 from train.engine.events import Event
-from train.engine.keeper import Keeping
 from train.launch.fleet import ensure_all
 from train.launch.run import ensure, history, result
 from train.resume.preemption import PreemptedError
-from train.spec import Preset, RunSpec, preset
+from train.specification import Preset, RunSpec, preset
 from train.store import RunStore, StoredRun
 from train.study.measure import measured
 from train.study.study import Study
@@ -34,8 +34,8 @@ ROOT = Path(__file__).parents[2]
 RMSNORM = RunSpec(preset=micro_hops(), loss="per_loop", readout="rmsnorm")
 
 
-def trained(spec: RunSpec, store: RunStore, keeping: Keeping | None = None) -> StoredRun:
-    return ensure(spec, store, lambda event: None, lambda text: None, keeping=keeping)
+def trained(spec: RunSpec, store: RunStore, policy: CheckpointPolicy | None = None) -> StoredRun:
+    return ensure(spec, store, lambda event: None, lambda text: None, policy=policy)
 
 
 def test_the_arms_are_the_conditions_of_the_claims_and_differ_in_what_names_them() -> None:
@@ -83,7 +83,7 @@ def test_a_run_stopped_twice_ends_as_if_it_never_was(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "stopped")
     for _ in range(2):
         with pytest.raises(PreemptedError):
-            trained(spec, store, Keeping(every=0, preemption=After(3)))
+            trained(spec, store, CheckpointPolicy(every=0, preemption=After(3)))
     resumed = trained(spec, store)
     lines = [json.loads(line) for line in (resumed.path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["event"] == "resume"] == [3, 6]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from train.spec import Execution, Parallel, Precision
+from train.specification import Execution, Parallel, Precision
 
 __all__ = ["Computing"]
 

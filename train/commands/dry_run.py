@@ -9,9 +9,9 @@ import tyro
 from rich.console import Console
 
 from loopverify.errors import LoopverifyError
-from train.spec import RunSpec, preset
-from train.spec.gpus import Gpu, gpu
-from train.spec.plan import RESERVE, Plan, plan
+from train.specification import RunSpec, preset
+from train.specification.gpus import Gpu, gpu
+from train.specification.plan import RESERVE, Plan, plan
 
 __all__ = ["main"]
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from loopverify.cli.folder import runs_folder
 from loopverify.errors import InputError, LoopverifyError
 from train.data import TaskSpec, load_corpus
-from train.spec import preset
+from train.specification import preset
 
 __all__ = ["main"]
 

@@ -19,7 +19,7 @@ from loopverify.cli.folder import runs_folder
 from loopverify.errors import InputError, LoopverifyError
 from train.launch.watch import FleetBars
 from train.machine.hardware import use_device
-from train.spec import preset
+from train.specification import preset
 from train.store import RunStore
 from train.study.layout import Column, Row, Table
 from train.study.measure import measured

@@ -17,7 +17,7 @@ from train.launch.fleet import ensure_all
 from train.launch.slurm import options, tasks, train_on_slurm
 from train.launch.watch import FleetBars
 from train.machine.hardware import use_device, use_precision
-from train.spec import ORDINARY, Execution, RunSpec, preset
+from train.specification import ORDINARY, Execution, RunSpec, preset
 from train.store import RunStore
 from train.study.tables import table
 

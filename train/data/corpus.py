@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from loopverify.errors import InputError
-from train.data.pieces import FACTS, HALVES, make_pieces, renumbered, vocabulary
 from train.data.shards import Tokens, dtype_for, map_ids, write_ids
 from train.data.sources import NAMED, open_source
 from train.data.text import Half, Source
+from train.data.tokenized_parts import FACTS, HALVES, make_pieces, renumbered, vocabulary
 from train.data.tokenizer import RULES, Tokenizer, check_size
 from train.provenance.closure import code_digest
 from train.store import CorruptRunError, RunStore, StoredRun, manifest

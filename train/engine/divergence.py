@@ -10,7 +10,7 @@ from torch import Tensor
 from loopverify.errors import LoopverifyError
 from train.engine.trainee import Trainee
 from train.machine.distributed import Ranks
-from train.spec import RunSpec
+from train.specification import RunSpec
 
 __all__ = ["DivergedError", "DivergenceWatch"]
 

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from train.data import Examples
 from train.data.examples import Batch
+from train.engine.checkpointing import Checkpointer
 from train.engine.divergence import DivergedError
 from train.engine.evaluate import at_first_exit
 from train.engine.events import Report, evaluations
-from train.engine.keeper import Keeper
 from train.engine.stepper import Stepper
 from train.engine.trainee import trainee
 from train.machine.distributed import ALONE, Ranks
 from train.machine.hardware import autocast, pinned
-from train.spec import RunSpec
+from train.specification import RunSpec
 
 __all__ = ["DivergedError", "train"]
 
@@ -30,31 +30,31 @@ def train(
     examples: Examples,
     report: Report,
     *,
-    keeper: Keeper | None = None,
+    checkpointer: Checkpointer | None = None,
     ranks: Ranks = ALONE,
     say: Callable[[str], None] = print,
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Train one run from its seed, or from where its keeper finds it; returns the weights and the held-out metrics.
+    """Train one run from its seed or its newest checkpoint; returns the weights and the held-out metrics.
 
     Args:
-        keeper: resumes the run, writes its checkpoints and stops it when asked to; nobody when omitted.
+        checkpointer: resumes the run, writes its checkpoints and stops it when asked to; nobody when omitted.
         ranks: the processes that train this run together, each of which calls this.
         say: told what a user should know, in words.
 
     Raises:
         DivergedError: at the first step whose loss is not finite, with the likely cause.
         OutOfMemoryError: a single window does not fit the device.
-        PreemptedError: the keeper was asked to stop.
+        PreemptedError: the checkpointer was asked to stop.
     """
     with pinned(spec.preset.threads):
-        return _train(spec, examples, report, keeper, ranks, say)
+        return _train(spec, examples, report, checkpointer, ranks, say)
 
 
 def _train(
     spec: RunSpec,
     examples: Examples,
     report: Report,
-    keeper: Keeper | None,
+    checkpointer: Checkpointer | None,
     ranks: Ranks,
     say: Callable[[str], None],
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
@@ -74,8 +74,8 @@ def _train(
     stepper = Stepper(spec, model, device, steps, ranks=ranks, say=say)
     if ranks.count > 1:
         stepper.state.draw_anew(0)
-    done = 0 if keeper is None else keeper.resume(stepper)
-    seen = [] if keeper is None else evaluations(keeper.log())
+    done = 0 if checkpointer is None else checkpointer.resume(stepper)
+    seen = [] if checkpointer is None else evaluations(checkpointer.log())
     shares = islice(examples.training(spec.seed, done, ranks.share), steps - done)
     for step, (tokens, targets) in enumerate(_on(device, shares), start=done + 1):
         module.set_progress((step - 1) / steps)
@@ -85,8 +85,8 @@ def _train(
         if step % p.history_every == 0 or step == steps:
             seen.append({"event": "eval", "step": step, **held_out_metrics(p.history_windows, {})})
             report(seen[-1])
-        if keeper is not None:
-            keeper.after(step, stepper)
+        if checkpointer is not None:
+            checkpointer.after(step, stepper)
     metrics = held_out_metrics(p.eval_windows, examples.by_depth())
     report({"event": "end", "step": steps, **metrics})
     return model.weights(), metrics | at_first_exit(seen, p.first_exit, p.loops)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from train.data import Examples, TaskExamples, TaskSpec, TextExamples, load_corpus
-from train.spec import RunSpec
+from train.specification import RunSpec
 from train.store import RunStore
 
 __all__ = ["open_examples"]

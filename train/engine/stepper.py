@@ -18,7 +18,7 @@ from train.machine.distributed import Ranks
 from train.machine.hardware import autocast
 from train.resume.checkpoint import Checkpoint
 from train.resume.state import TrainState
-from train.spec import RunSpec
+from train.specification import RunSpec
 
 __all__ = ["OutOfMemoryError", "Stepper"]
 

@@ -7,9 +7,9 @@ import time
 import torch
 
 from train.machine.distributed import Ranks
-from train.spec import RunSpec
-from train.spec.gpus import Gpu, recognized
-from train.spec.plan import forward_flops
+from train.specification import RunSpec
+from train.specification.gpus import Gpu, recognized
+from train.specification.plan import forward_flops
 
 __all__ = ["Throughput"]
 

@@ -25,7 +25,7 @@ from loopverify.objectives import Objective, Terms
 from train.data.examples import Batch
 from train.engine.evaluate import evaluate
 from train.machine.distributed import Ranks
-from train.spec import Parallel, RunSpec
+from train.specification import Parallel, RunSpec
 
 __all__ = ["Trainee", "trainee"]
 

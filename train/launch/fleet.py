@@ -18,9 +18,9 @@ from loopverify.errors import InputError, LoopverifyError
 from train.data import TaskSpec
 from train.engine.events import Event
 from train.engine.open import open_examples
+from train.launch.failure_reason import reason
 from train.launch.run import Say, find
-from train.launch.words import reason
-from train.spec import RunSpec, precision_of
+from train.specification import RunSpec, precision_of
 from train.store import RunStore
 
 __all__ = ["Progress", "Silent", "command", "ensure_all", "missing", "threads", "torchrun", "workers_for"]

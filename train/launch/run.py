@@ -13,14 +13,14 @@ from safetensors.torch import save_file
 from loopverify import __version__
 from loopverify.claims import Run
 from train.data import Examples
+from train.engine.checkpointing import Checkpointer, CheckpointPolicy
 from train.engine.events import Event, Report, evaluations
-from train.engine.keeper import Keeper, Keeping
 from train.engine.loop import DivergedError, train
 from train.engine.open import open_examples
 from train.machine.distributed import ALONE, Ranks
 from train.machine.hardware import dtype_of, use_device
 from train.resume.checkpoint import Checkpoints
-from train.spec import RunSpec
+from train.specification import RunSpec
 from train.store import CorruptRunError, RunStore, StoredRun
 from train.store.files import METRICS, MODEL, RESULT
 
@@ -45,7 +45,7 @@ def ensure(
     report: Report,
     say: Say = print,
     *,
-    keeping: Keeping | None = None,
+    policy: CheckpointPolicy | None = None,
     ranks: Ranks = ALONE,
 ) -> StoredRun:
     """The stored run of `spec`; trained first when missing, from its last checkpoint if it has one.
@@ -55,21 +55,21 @@ def ensure(
     Raises:
         DivergedError, OutOfMemoryError, PreemptedError: as `train.engine.loop.train`; a run that diverged keeps no
             checkpoint.
-        InputError: `keeping.start` is a checkpoint of another run, or ranks are about to train different ones.
+        InputError: `policy.start` is a checkpoint of another run, or ranks are about to train different ones.
     """
     examples = open_examples(spec, store)
     determinants = spec.determinants(examples)
     ranks.require_equal({**determinants, **determinants["preset"], "preset": spec.preset.name})
-    keeping = keeping or Keeping()
-    if keeping.start is not None:
-        keeping.start.require_of(determinants)
-    checkpoints = Checkpoints(store.root, store.key(determinants), ranks=ranks, keep=keeping.keep)
+    policy = policy or CheckpointPolicy()
+    if policy.start is not None:
+        policy.start.require_of(determinants)
+    checkpoints = Checkpoints(store.root, store.key(determinants), ranks=ranks, keep=policy.keep)
     with store.lock(determinants) if ranks.first else nullcontext():
         found = find(spec, store, examples, say) if ranks.first else None
         if not ranks.told(found is not None):
-            keeper = Keeper(checkpoints, determinants, keeping, report, say)
-            with keeping.preemption.deferred():
-                _train_into(store, spec, examples, keeper, ranks, say)
+            checkpointer = Checkpointer(checkpoints, determinants, policy, report, say)
+            with policy.preemption.deferred():
+                _train_into(store, spec, examples, checkpointer, ranks, say)
         checkpoints.clear()
     ranks.together(lambda: None)  # what the first has stored is now there for all
     stored = found or store.get(determinants)
@@ -77,14 +77,16 @@ def ensure(
     return stored
 
 
-def _train_into(store: RunStore, spec: RunSpec, examples: Examples, keeper: Keeper, ranks: Ranks, say: Say) -> None:
+def _train_into(
+    store: RunStore, spec: RunSpec, examples: Examples, checkpointer: Checkpointer, ranks: Ranks, say: Say
+) -> None:
     determinants, facts = spec.determinants(examples), _facts(spec, examples)
     # The log is a whole experiment: what ran, with what and on what, comes first.
-    keeper.note({"event": "start", "spec": determinants, "facts": facts})
+    checkpointer.note({"event": "start", "spec": determinants, "facts": facts})
     try:
-        weights, metrics = train(spec, examples, keeper.report, keeper=keeper, ranks=ranks, say=say)
+        weights, metrics = train(spec, examples, checkpointer.report, checkpointer=checkpointer, ranks=ranks, say=say)
     except DivergedError:
-        keeper.forget()  # from any checkpoint it would diverge again
+        checkpointer.forget()  # from any checkpoint it would diverge again
         raise
     if not ranks.first:
         return
@@ -97,7 +99,7 @@ def _train_into(store: RunStore, spec: RunSpec, examples: Examples, keeper: Keep
         key=store.key(determinants),
     )
     with store.create(determinants, facts) as folder:
-        (folder / METRICS).write_text(keeper.log(), encoding="utf-8")
+        (folder / METRICS).write_text(checkpointer.log(), encoding="utf-8")
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / MODEL)
         (folder / RESULT).write_text(run.to_json(), encoding="utf-8")
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from loopverify.errors import InputError, MissingDependencyError
+from train.launch.failure_reason import reason
 from train.launch.fleet import Progress, command, missing, threads
-from train.launch.words import reason
 from train.resume.preemption import PREEMPTED
-from train.spec import RunSpec
+from train.specification import RunSpec
 from train.store import RunStore
 
 __all__ = ["Job", "options", "tasks", "train_on_slurm"]

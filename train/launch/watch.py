@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from train.engine.events import Event
-from train.spec import RunSpec
+from train.specification import RunSpec
 
 __all__ = ["FleetBars", "RunBar"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from loopverify.errors import InputError
-from train.spec import Precision, precision_of
+from train.specification import Precision, precision_of
 
 __all__ = ["autocast", "dtype_of", "pinned", "use_device", "use_precision"]
 

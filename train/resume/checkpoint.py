@@ -16,8 +16,8 @@ from typing import Any
 from loopverify.errors import InputError
 from train.machine.distributed import Ranks
 from train.store import manifest
+from train.store.atomic_folders import asking, examine, seal_into, set_aside, writing
 from train.store.manifest import MANIFEST, canonical, sha256
-from train.store.sealed import asking, examine, seal_into, set_aside, writing
 
 __all__ = ["Checkpoint", "Checkpoints", "open_checkpoint"]
 

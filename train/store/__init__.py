@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from train.store.atomic_folders import StoreError
 from train.store.run_store import CorruptRunError, RunStore, StoredRun
-from train.store.sealed import StoreError
 
 __all__ = ["CorruptRunError", "RunStore", "StoreError", "StoredRun"]

@@ -23,8 +23,8 @@ from filelock import FileLock
 
 from loopverify.errors import InputError
 from train.store import manifest
+from train.store.atomic_folders import StoreError, asking, examine, seal_into, set_aside, writing
 from train.store.manifest import MANIFEST, canonical
-from train.store.sealed import StoreError, asking, examine, seal_into, set_aside, writing
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,7 +19,7 @@ from train.data import Examples
 from train.engine.open import open_examples
 from train.launch.run import Say, result
 from train.provenance.closure import code_digest
-from train.spec import RunSpec
+from train.specification import RunSpec
 from train.store import CorruptRunError, RunStore, StoredRun
 from train.study.measurements import MEASUREMENTS
 from train.study.subject import Subject, load

@@ -10,7 +10,7 @@ from loopverify.stats import can_reach, seeds_needed
 from train.engine.open import open_examples
 from train.launch.fleet import Progress, ensure_all
 from train.launch.run import Say, find, history
-from train.spec import Preset, RunSpec
+from train.specification import Preset, RunSpec
 from train.store import RunStore, StoredRun
 
 __all__ = ["Study", "histories"]

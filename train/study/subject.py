@@ -14,7 +14,7 @@ from loopverify.looped import Looped
 from loopverify.models import LoopedTransformer
 from train.data import Examples
 from train.machine.hardware import pinned
-from train.spec import RunSpec
+from train.specification import RunSpec
 from train.store import StoredRun
 from train.store.files import MODEL
 

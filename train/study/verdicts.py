@@ -10,7 +10,7 @@ from typing import Literal
 from loopverify import report
 from loopverify.claims import Claim, Evidence, Run, conditions_of, evaluate
 from train.launch.fleet import Progress
-from train.spec import PRESETS, RunSpec
+from train.specification import PRESETS, RunSpec
 from train.study.expected_shortfalls import EXPECTED_SHORTFALLS
 from train.study.measure import measured, wanted_by
 from train.study.study import Study, histories

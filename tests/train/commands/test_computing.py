@@ -13,7 +13,7 @@ from train.__main__ import Arguments, main
 from train.commands.sweep import Arguments as SweepArguments
 from train.launch.fleet import command, torchrun
 from train.machine.hardware import use_precision
-from train.spec import ORDINARY, Execution, RunSpec, preset
+from train.specification import ORDINARY, Execution, RunSpec, preset
 from train.store import RunStore
 
 SPEC = RunSpec(preset=preset("tiny", steps=7), loss="per_loop+penalty", readout="raw", penalty=0.3, seed=4)

@@ -16,7 +16,7 @@ from tests.loopverify.claims.made_up import run
 from train.__main__ import main
 from train.commands.reproduce import grid
 from train.launch.run import ensure
-from train.spec import preset
+from train.specification import preset
 from train.store import RunStore
 from train.study.measurements import MEASUREMENTS
 from train.study.study import Study

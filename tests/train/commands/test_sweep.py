@@ -18,7 +18,7 @@ from loopverify.errors import InputError
 from train.__main__ import main
 from train.commands.sweep import Arguments, seeds_of, specs_of
 from train.launch import fleet
-from train.spec import Execution, RunSpec, preset
+from train.specification import Execution, RunSpec, preset
 from train.store import RunStore
 
 ROOT = Path(__file__).parents[3]
@@ -171,9 +171,9 @@ SHARED = """
 import os
 from pathlib import Path
 import pytest
-from train.spec import preset
+from train.specification import preset
 from train.launch.run import ensure
-from train.spec import RunSpec
+from train.specification import RunSpec
 from train.store import RunStore
 
 @pytest.mark.parametrize("again", range(4))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from loopverify.errors import InputError
-from train.data import DataSpec, load_corpus, pieces
+from train.data import DataSpec, load_corpus, tokenized_parts
 from train.data.sources import open_source
 from train.data.tokenizer import RULES
 from train.provenance.closure import closure, code_digest
@@ -95,9 +95,9 @@ def test_other_code_or_other_unicode_tables_make_other_tokens(
 
 def test_a_piece_of_a_changed_tokenizer_is_not_taken_up(spec: DataSpec) -> None:
     text = open_source(spec.source)
-    key = pieces._key(text, 0)
-    assert key["code"] == code_digest("train.data.pieces")
-    assert "train.data.tokenizer" in {module.name for module in closure(["train.data.pieces"])}
+    key = tokenized_parts._key(text, 0)
+    assert key["code"] == code_digest("train.data.tokenized_parts")
+    assert "train.data.tokenizer" in {module.name for module in closure(["train.data.tokenized_parts"])}
 
 
 def test_as_many_parts_as_there_are_is_the_whole_text(spec: DataSpec, cache: Path) -> None:

@@ -19,13 +19,13 @@ from tests.train.compiling import INDUCTOR
 from tests.train.micro import micro
 from tests.train.stops import After
 from train.engine import loop
-from train.engine.keeper import Keeping
+from train.engine.checkpointing import CheckpointPolicy
 from train.engine.open import open_examples
 from train.engine.trainee import trainee
 from train.launch.run import ensure
 from train.machine.distributed import Ranks, joined
 from train.resume.checkpoint import open_checkpoint
-from train.spec import Execution, RunSpec
+from train.specification import Execution, RunSpec
 from train.store import RunStore
 
 
@@ -73,14 +73,14 @@ def do(job: dict[str, Any], given: dict[str, Any], ranks: Ranks) -> None:
             save_file(found, Path(given["store"]) / f"{job['name']}.safetensors")
         return
     start = None if "start" not in job else open_checkpoint(Path(job["start"]))
-    keeping = Keeping(every=3600.0, start=start)
+    policy = CheckpointPolicy(every=3600.0, start=start)
     if "stop_after" in job:
-        keeping = Keeping(every=3600.0, preemption=After(job["stop_after"] if ranks.rank == 1 else 10**6))
+        policy = CheckpointPolicy(every=3600.0, preemption=After(job["stop_after"] if ranks.rank == 1 else 10**6))
     if start is not None:
         spec = replace(spec, continued=start.digest)
     said: list[str] = []
     try:
-        stored = ensure(spec, store, lambda event: None, said.append, keeping=keeping, ranks=ranks)
+        stored = ensure(spec, store, lambda event: None, said.append, policy=policy, ranks=ranks)
         if spec.execution.compiled:
             counters = torch._dynamo.utils.counters
             said.append(f"graphs: {counters['stats']['unique_graphs']}, breaks: {len(counters['graph_break'])}")

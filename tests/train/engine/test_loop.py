@@ -11,7 +11,7 @@ import torch
 
 from train.data import DataSpec, Examples, TextExamples, load_corpus
 from train.engine.loop import DivergedError, train
-from train.spec import RunSpec, preset
+from train.specification import RunSpec, preset
 
 
 @pytest.fixture(scope="module")

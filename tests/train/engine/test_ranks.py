@@ -19,12 +19,12 @@ from loopverify.looped import unroll
 from tests.train.engine.ranks import spec_of
 from tests.train.forks import ROOT
 from train.engine import loop
-from train.engine.keeper import Keeping
+from train.engine.checkpointing import CheckpointPolicy
 from train.engine.open import open_examples
 from train.launch.run import ensure
 from train.machine.distributed import ALONE, Ranks
 from train.resume.checkpoint import open_checkpoint
-from train.spec import Execution
+from train.specification import Execution
 from train.store import RunStore
 
 pytestmark = pytest.mark.slow
@@ -88,7 +88,9 @@ def alone(text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             checkpoint = open_checkpoint(start)
             spec = replace(spec, continued=checkpoint.digest)
         store = RunStore(tmp_path)
-        return ensure(spec, store, lambda event: None, lambda told: None, keeping=Keeping(start=checkpoint)).path
+        return ensure(
+            spec, store, lambda event: None, lambda told: None, policy=CheckpointPolicy(start=checkpoint)
+        ).path
 
     return train
 

@@ -17,7 +17,7 @@ from loopverify.looped import unroll
 from tests.train.compiling import INDUCTOR
 from tests.train.micro import micro
 from tests.train.stops import After
-from train.engine.keeper import Keeping
+from train.engine.checkpointing import CheckpointPolicy
 from train.engine.open import open_examples
 from train.engine.stepper import OutOfMemoryError, Stepper
 from train.engine.throughput import Throughput
@@ -27,7 +27,7 @@ from train.machine.distributed import ALONE, Ranks
 from train.machine.hardware import autocast, use_precision
 from train.resume.checkpoint import Checkpoint
 from train.resume.preemption import PreemptedError
-from train.spec import Execution, RunSpec
+from train.specification import Execution, RunSpec
 from train.store import RunStore
 
 CPU = torch.device("cpu")
@@ -107,7 +107,7 @@ class TestOutOfMemory:
         with monkeypatch.context() as patch:
             patch.setattr(Trainee, "loss", out_of_memory_beyond(7))
             with pytest.raises(PreemptedError):
-                ensure(spec, store, lambda event: None, lambda told: None, keeping=Keeping(preemption=After(2)))
+                ensure(spec, store, lambda event: None, lambda told: None, policy=CheckpointPolicy(preemption=After(2)))
         resumed = ensure(spec, store, lambda event: None, lambda told: None)
         asked = ensure(spec_of(text_file, micro_batch=6, dropout=0.1), store, lambda event: None)
         a, b = (load_file(run.path / "model.safetensors") for run in (resumed, asked))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from train.launch.slurm import Job, _job, _reason, options, tasks
-from train.spec import Execution, RunSpec, preset
+from train.specification import Execution, RunSpec, preset
 from train.store import RunStore
 
 

@@ -16,11 +16,11 @@ import pytest
 from loopverify.claims import CLAIMS
 from tests.train.micro import micro
 from tests.train.stops import After
-from train.engine.keeper import Keeping
+from train.engine.checkpointing import CheckpointPolicy
 from train.launch.fleet import Silent
 from train.launch.run import ensure
 from train.resume.preemption import PreemptedError
-from train.spec import RunSpec
+from train.specification import RunSpec
 from train.store import RunStore
 from train.study.study import Study
 from train.study.verdicts import Verdicts
@@ -70,9 +70,9 @@ def test_runs_measurements_tokens_checkpoints_and_reports_name_no_place(odd: tup
         ensure(spec, study.store, lambda event: None, said.append)
     # One more that is stopped, so that its checkpoint stays.
     other = RunSpec(preset=micro(text), loss="terminal", readout="raw", seed=5)
-    keeping = Keeping(every=0, preemption=After(3))
+    policy = CheckpointPolicy(every=0, preemption=After(3))
     with pytest.raises(PreemptedError):
-        ensure(other, study.store, lambda event: None, said.append, keeping=keeping)
+        ensure(other, study.store, lambda event: None, said.append, policy=policy)
     verdicts.train(claims, Silent(), 1, said.append)
     verdicts.failures = {
         other: f"exit status 2: error: cannot read {text}",

@@ -20,7 +20,7 @@ from train.__main__ import main
 from train.launch.fleet import ensure_all, workers_for
 from train.launch.run import ensure, history, result
 from train.machine.hardware import use_device
-from train.spec import Execution, RunSpec, preset
+from train.specification import Execution, RunSpec, preset
 from train.store import RunStore
 
 ROOT = Path(__file__).parents[3]

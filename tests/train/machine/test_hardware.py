@@ -10,7 +10,7 @@ from tests.train.micro import micro_hops
 from train.engine.loop import train
 from train.engine.open import open_examples
 from train.machine.hardware import pinned
-from train.spec import RunSpec
+from train.specification import RunSpec
 from train.store import RunStore
 
 TINY = torch.finfo(torch.float32).tiny

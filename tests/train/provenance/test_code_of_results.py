@@ -19,7 +19,7 @@ import pytest
 import loopverify as lv
 from train.provenance.closure import APART, closure, code_digest, digest, installed
 from train.provenance.module import Module, parsed
-from train.spec import run_spec
+from train.specification import run_spec
 from train.study import measure
 
 ROOT = Path(__file__).parents[3]
@@ -251,7 +251,7 @@ def test_what_a_process_runs_is_what_it_says_it_runs(tmp_path: Path) -> None:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     script = (
         "import pathlib\n"
-        "from train.spec import run_spec\n"
+        "from train.specification import run_spec\n"
         "from train.study import measure\n"
         "from train.provenance import closure\n"
         "for place in ('train/engine/loop.py', 'loopverify/measures/clamp.py'):\n"

@@ -19,9 +19,9 @@ import train
 from loopverify.claims import CLAIMS
 from tests.train.micro import micro, micro_hops
 from tests.train.study.test_measure import ONE_OF_EACH
-from train.engine.keeper import Keeping
+from train.engine.checkpointing import CheckpointPolicy
 from train.launch.run import ensure
-from train.spec import RunSpec
+from train.specification import RunSpec
 from train.store import RunStore
 from train.study.measure import measured
 
@@ -50,7 +50,7 @@ def main(text: str, root: str) -> None:
     threading.setprofile(called)
     sys.setprofile(called)
     for spec in specs:
-        stored = ensure(spec, store, lambda event: None, lambda said: None, keeping=Keeping(every=0))
+        stored = ensure(spec, store, lambda event: None, lambda said: None, policy=CheckpointPolicy(every=0))
         measured({spec: stored}, {spec.condition: ONE_OF_EACH}, store, lambda said: None)
     sys.setprofile(None)
     print(json.dumps(sorted({name for file in files if (name := module_of(file)) is not None})))  # noqa: T201

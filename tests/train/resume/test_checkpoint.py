@@ -20,14 +20,14 @@ from loopverify.errors import InputError
 from tests.train.damage import FLIPS, damaged
 from tests.train.micro import micro
 from tests.train.stops import After
-from train.engine.keeper import Keeping
+from train.engine.checkpointing import CheckpointPolicy
 from train.engine.loop import DivergedError
 from train.engine.open import open_examples
 from train.launch.run import ensure, result
 from train.machine.distributed import ALONE
 from train.resume.checkpoint import Checkpoints, open_checkpoint
 from train.resume.preemption import PreemptedError
-from train.spec import RunSpec
+from train.specification import RunSpec
 from train.store import RunStore, StoredRun, StoreError
 
 STEPS = 8
@@ -49,12 +49,12 @@ class Bench:
         key = self.store.key(self.spec.determinants(open_examples(self.spec, self.store)))
         return self.store.root / "partial" / key
 
-    def run(self, keeping: Keeping | None = None) -> StoredRun:
-        return ensure(self.spec, self.store, self.events.append, self.said.append, keeping=keeping)
+    def run(self, policy: CheckpointPolicy | None = None) -> StoredRun:
+        return ensure(self.spec, self.store, self.events.append, self.said.append, policy=policy)
 
     def stop_after(self, steps: int, every: float = 0.0) -> None:
         with pytest.raises(PreemptedError, match=r"stopped by SIGTERM after step \d+; the same command goes on"):
-            self.run(Keeping(every=every, preemption=After(steps)))
+            self.run(CheckpointPolicy(every=every, preemption=After(steps)))
 
     def checkpoints(self) -> list[str]:
         return sorted(path.name for path in self.partial.iterdir())
@@ -128,7 +128,7 @@ class TestResuming:
         shape = micro(text_file, steps=STEPS, lr=1e30, warmup_steps=1)
         bench = Bench(RunSpec(preset=shape, loss="per_loop", readout="rmsnorm"), RunStore(tmp_path))
         with pytest.raises(DivergedError, match="at step 2"):
-            bench.run(Keeping(every=0))
+            bench.run(CheckpointPolicy(every=0))
         assert not bench.partial.exists()
 
 
@@ -230,14 +230,14 @@ class TestWrongUse:
 
     def test_a_negative_interval_is_refused(self) -> None:
         with pytest.raises(InputError, match=r"checkpoint-every is -1; expected seconds >= 0"):
-            Keeping(every=-1)
+            CheckpointPolicy(every=-1)
 
     def test_one_of_another_run_is_refused_as_a_start(self, bench: Bench) -> None:
         bench.stop_after(1)
         (path,) = bench.partial.iterdir()
         other = Bench(replace(bench.spec, seed=1), bench.store)
         with pytest.raises(InputError, match=r"is a checkpoint of another run: its seed is 0; expected 1, that of the"):
-            other.run(Keeping(start=open_checkpoint(path)))
+            other.run(CheckpointPolicy(start=open_checkpoint(path)))
 
     def test_a_folder_that_is_no_checkpoint_is_refused(self, bench: Bench, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"no whole checkpoint: manifest.json is missing; give a folder partial"):

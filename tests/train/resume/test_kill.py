@@ -108,16 +108,16 @@ WORKER = """
 import json, random, sys
 from pathlib import Path
 from tests.train.micro import micro
-from train.engine.keeper import Keeping
+from train.engine.checkpointing import CheckpointPolicy
 from train.launch.run import ensure
-from train.spec import RunSpec
+from train.specification import RunSpec
 from train.store import RunStore
 store, text, number = RunStore(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 specs = [RunSpec(preset=micro(text), loss="per_loop", readout="rmsnorm", seed=seed) for seed in range(6)]
 random.Random(number).shuffle(specs)
 for spec in specs:
     report = lambda event: event["event"] == "end" and print(spec.seed, flush=True)
-    ensure(spec, store, report, lambda told: None, keeping=Keeping(every=0))
+    ensure(spec, store, report, lambda told: None, policy=CheckpointPolicy(every=0))
 """
 
 

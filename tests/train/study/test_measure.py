@@ -20,7 +20,7 @@ from loopverify.measures.throughput import Throughput, throughput
 from tests.train.micro import trained
 from train.engine.open import open_examples
 from train.launch.run import result
-from train.spec import RunSpec
+from train.specification import RunSpec
 from train.store import RunStore, StoredRun
 from train.study import measure, measurements
 from train.study.measure import measured, wanted_by

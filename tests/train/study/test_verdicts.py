@@ -14,7 +14,7 @@ from loopverify.claims import CLAIMS, Evidence, evaluate
 from loopverify.errors import InputError
 from tests.loopverify.claims.made_up import met, missed, runs
 from train.__main__ import main
-from train.spec import PRESETS, preset
+from train.specification import PRESETS, preset
 from train.store import RunStore
 from train.study import verdicts
 from train.study.expected_shortfalls import EXPECTED_SHORTFALLS, Shortfall

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loopverify.errors import InputError
-from train.spec.gpus import GPUS, gpu, recognized
+from train.specification.gpus import GPUS, gpu, recognized
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`python -m bench.exits [--runs DIR] [--steps N]`: the tables of docs/generation-and-halting.md, on trained models.
+"""`python -m bench.early_exit_tables [--runs DIR] [--steps N]`: the tables of docs/generation-and-halting.md, measured.
 
 Models that are not in the store are trained (preset `tiny`, one to two minutes each). Half of the held-out sequences
 calibrate, the other half is measured.
@@ -26,7 +26,7 @@ from loopverify.halting.token_statistics import linear_head
 from loopverify.looped import unroll
 from train.engine.open import open_examples
 from train.launch.run import ensure
-from train.spec import RunSpec, preset
+from train.specification import RunSpec, preset
 from train.store import RunStore
 from train.study.measurements import SEQUENCES
 from train.study.subject import Pairs, Subject, load
@@ -44,7 +44,7 @@ BUDGETS = (1.01, 1.05)
 
 def main() -> int:
     """Exit status 0: printed; 2: wrong use, or a store that cannot be read or written."""
-    parser = argparse.ArgumentParser(prog="python -m bench.exits", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.early_exit_tables", description=__doc__)
     parser.add_argument("--runs", default="runs", help="the run store (default: runs/)")
     parser.add_argument("--steps", type=int, help="train for so many steps instead of the preset's")
     asked = parser.parse_args()

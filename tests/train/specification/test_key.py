@@ -16,7 +16,7 @@ from tests.train.micro import micro, micro_hops
 from train.data import DataSpec, TaskSpec
 from train.engine.open import open_examples
 from train.provenance.closure import code_digest
-from train.spec import ORDINARY, Execution, Preset, RunSpec, preset, run_spec
+from train.specification import ORDINARY, Execution, Preset, RunSpec, preset, run_spec
 from train.store import RunStore
 
 TINY = RunSpec(preset=preset("tiny"), loss="per_loop", readout="rmsnorm")

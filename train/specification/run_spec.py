@@ -12,8 +12,8 @@ from loopverify.models import READOUTS, RECURRENCES, LoopedTransformer, Transfor
 from loopverify.objectives import Objective, named
 from train.data import Examples
 from train.provenance.closure import code_digest
-from train.spec.execution import ORDINARY, Execution, environment
-from train.spec.preset_fields import Preset
+from train.specification.execution import ORDINARY, Execution, environment
+from train.specification.preset_fields import Preset
 
 __all__ = ["PAPER_PENALTY", "RunSpec"]
 

@@ -13,9 +13,9 @@ import loopverify as lv
 from loopverify.errors import InputError
 from train.__main__ import main
 from train.data import DataSpec
-from train.spec import RunSpec, preset
-from train.spec.gpus import gpu
-from train.spec.plan import RESERVE, plan
+from train.specification import RunSpec, preset
+from train.specification.gpus import gpu
+from train.specification.plan import RESERVE, plan
 
 V = 96
 

@@ -17,8 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace
 from loopverify.models import LoopedTransformer
-from train.spec.gpus import Gpu
-from train.spec.run_spec import RunSpec
+from train.specification.gpus import Gpu
+from train.specification.run_spec import RunSpec
 
 __all__ = ["Plan", "forward_flops", "plan"]
 

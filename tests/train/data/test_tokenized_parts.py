@@ -72,14 +72,14 @@ def test_only_some_parts_are_taken_where_so_many_are_asked_for(spec: DataSpec, t
 CHILD = """
 import sys
 from pathlib import Path
-from train.data import DataSpec, load_corpus, pieces
-tokenize = pieces._tokenize
+from train.data import DataSpec, load_corpus, tokenized_parts
+tokenize = tokenized_parts._tokenize
 def reported(documents, folder):
     facts = tokenize(documents, folder)
     print("tokenized", flush=True)
     sys.stdin.readline()  # until it is told to go on
     return facts
-pieces._tokenize = reported
+tokenized_parts._tokenize = reported
 load_corpus(DataSpec(source=sys.argv[1], vocab_max=64, min_freq=2), Path(sys.argv[2]), workers=1)
 """
 

@@ -10,7 +10,7 @@ import torch
 from loopverify.claims.p1.published import tables
 from loopverify.errors import InputError
 from loopverify.models import LoopedTransformer
-from train.spec import PRESETS, RunSpec, preset
+from train.specification import PRESETS, RunSpec, preset
 
 TINY = RunSpec(preset=preset("tiny"), loss="per_loop", readout="rmsnorm")
 
@@ -46,7 +46,7 @@ def test_logits_of_a_wide_vocabulary_come_in_chunks(
     spec = replace(TINY, preset=replace(TINY.preset, data=data), device=device)
     assert spec.chunk_tokens == chunk
     asked: list[object] = []
-    monkeypatch.setattr("train.spec.run_spec.named", lambda name, **given: asked.append(given["chunk_tokens"]))
+    monkeypatch.setattr("train.specification.run_spec.named", lambda name, **given: asked.append(given["chunk_tokens"]))
     spec.objective()
     assert asked == [chunk]
 

@@ -10,7 +10,7 @@ from loopverify.claims import FIRST_EXIT
 from loopverify.errors import InputError, unknown
 from loopverify.tasks import Hops
 from train.data import DataSpec, TaskSpec
-from train.spec.preset_fields import Preset
+from train.specification.preset_fields import Preset
 
 __all__ = ["PRESETS", "preset"]
 

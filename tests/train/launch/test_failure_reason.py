@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from train.launch.words import reason
+from train.launch.failure_reason import reason
 
 TORCHRUN = """
 E1129 23:01:00.1 7 torch/distributed/elastic/multiprocessing/api.py:9] failed (exitcode: 1) local_rank: 1 (pid: 8)

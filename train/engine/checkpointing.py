@@ -1,4 +1,4 @@
-"""Keeper: the log of a run in training, and its checkpoints at the right moments."""
+"""Checkpointer: the log of a run in training, and its checkpoints at the right moments."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from train.store import StoreError
 if TYPE_CHECKING:
     from train.engine.stepper import Stepper
 
-__all__ = ["Keeper", "Keeping"]
+__all__ = ["CheckpointPolicy", "Checkpointer"]
 
 _SAVE, _STOP = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keeping:
+class CheckpointPolicy:
     """How a run in progress is kept."""
 
     every: float = 60.0
@@ -39,19 +39,19 @@ class Keeping:
             raise InputError(f"checkpoint-every is {self.every}; expected seconds >= 0")
 
 
-class Keeper:
+class Checkpointer:
     """Keeps one run in training so that it can be killed at any moment."""
 
     def __init__(
         self,
         checkpoints: Checkpoints,
         run: Mapping[str, Any],
-        keeping: Keeping,
+        policy: CheckpointPolicy,
         report: Report,
         say: Callable[[str], None],
     ) -> None:
         self._lines: list[str] = []
-        self._checkpoints, self._run, self._keeping = checkpoints, run, keeping
+        self._checkpoints, self._run, self._policy = checkpoints, run, policy
         self._report, self._say = report, say
         self._saved = time.monotonic()
 
@@ -74,7 +74,7 @@ class Keeper:
 
     def resume(self, stepper: Stepper) -> int:
         """Put the stepper where the newest checkpoint left off; returns the steps that are done."""
-        checkpoint = self._checkpoints.newest(self._say) or self._keeping.start
+        checkpoint = self._checkpoints.newest(self._say) or self._policy.start
         if checkpoint is None:
             return 0
         stepper.load(checkpoint)
@@ -89,8 +89,8 @@ class Keeper:
         Raises:
             PreemptedError: a signal came.
         """
-        due = stepper.ranks.first and time.monotonic() - self._saved >= self._keeping.every
-        stop = self._keeping.preemption.pending
+        due = stepper.ranks.first and time.monotonic() - self._saved >= self._policy.every
+        stop = self._policy.preemption.pending
         # One decision for all ranks: each has a clock of its own, and signals reach them one after another.
         wish = stepper.ranks.highest(_STOP if stop else _SAVE if due else 0)
         if wish:
