@@ -15,7 +15,7 @@ import torch
 
 import bench.__main__ as everything
 import loopverify as lv
-from bench import scale
+from bench import early_exit_tables, scale
 from bench.results import Measured, measured, merged, table
 from bench.scale import measure
 from bench.shapes import QUICK
