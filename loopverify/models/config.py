@@ -8,11 +8,10 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from loopverify.errors import InputError, unknown
+from loopverify.models.readouts import READOUTS
 
-__all__ = ["READOUTS", "RECURRENCES", "TransformerConfig"]
+__all__ = ["RECURRENCES", "TransformerConfig"]
 
-READOUTS = ("rmsnorm", "raw", "layernorm", "final_only", "dynamic_tanh", "tapered")
-"""The paper's readouts, then two of other papers: one that saturates, and a norm that training takes away."""
 INTER_LOOP = ("none", "own", "shared")
 NORM_AT = ("end", "start")
 RECURRENCES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -39,8 +38,8 @@ class TransformerConfig:
     d_ff: int = 160
     """Width of the SwiGLU branch. The paper's 44M and 129M totals fit 4 * d_model with a tied head."""
     trained_loops: int = 4
-    readout: Literal["rmsnorm", "raw", "layernorm", "final_only", "dynamic_tanh", "tapered"] = "rmsnorm"
-    """`final_only`: raw intermediate exits, an RMSNorm final exit. `dynamic_tanh`, `tapered`: see `models.readouts`."""
+    readout: str = "rmsnorm"
+    """A name of `READOUTS`. `final_only`: raw intermediate exits, an RMSNorm final exit."""
     inter_loop_norm: Literal["none", "own", "shared"] = "none"
     """An RMSNorm of the state between two loops: none (the paper's ablations), a module of its own, or the readout's
     own module."""

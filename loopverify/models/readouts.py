@@ -1,4 +1,4 @@
-"""Readout norms beyond those of torch: what may stand between a state and the head.
+"""Readouts: what may stand between a state and the head, by name, and those that torch does not have.
 
 Shapes: D channels, always last; "..." any leading dimensions.
 """
@@ -6,13 +6,16 @@ Shapes: D channels, always last; "..." any leading dimensions.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from loopverify.errors import InputError
 
-__all__ = ["DynamicTanh", "TaperedNorm"]
+__all__ = ["READOUTS", "DynamicTanh", "TaperedNorm"]
 
 
 class DynamicTanh(nn.Module):
@@ -96,3 +99,32 @@ class TaperedNorm(nn.Module):
         calibrating = self.gate == 1
         for running, now in ((self.energy, energy), (self.matched, matched)):
             running.lerp_(now.mean().to(running.dtype), (1 - self.MEMORY) * calibrating.to(running.dtype))
+
+
+class Shape(Protocol):
+    """What a readout is built from: fields of `TransformerConfig`."""
+
+    @property
+    def d_model(self) -> int: ...
+    @property
+    def norm_eps(self) -> float: ...
+    @property
+    def taper(self) -> tuple[float, float]: ...
+
+
+def _rms_norm(shape: Shape) -> nn.Module:
+    return nn.RMSNorm(shape.d_model, eps=shape.norm_eps)
+
+
+READOUTS: Mapping[str, Callable[[Shape], nn.Module | None]] = MappingProxyType(
+    {
+        "rmsnorm": _rms_norm,
+        "raw": lambda shape: None,
+        "layernorm": lambda shape: nn.LayerNorm(shape.d_model, eps=shape.norm_eps),
+        "final_only": _rms_norm,
+        "dynamic_tanh": lambda shape: DynamicTanh(shape.d_model),
+        "tapered": lambda shape: TaperedNorm(shape.d_model, eps=shape.norm_eps, taper=shape.taper),
+    }
+)
+"""Every readout by name: the module between state and head, or None where the head reads the state itself. The paper's
+four, then two of other papers: one that saturates, and a norm that training takes away."""

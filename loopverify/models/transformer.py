@@ -8,22 +8,20 @@ Shapes: B batch, T tokens, D channels, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace
-from loopverify.models.config import READOUTS, RECURRENCES, TransformerConfig
+from loopverify.models.config import TransformerConfig
 from loopverify.models.decoding import StepwiseDecode, slots_in_use
 from loopverify.models.exit_gate import ExitGate, exit_distribution, first_exit
 from loopverify.models.layers import Context, Damping, DecoderLayer, Sublayer, dropout
-from loopverify.models.readouts import DynamicTanh, TaperedNorm
+from loopverify.models.readouts import READOUTS, TaperedNorm
 
-__all__ = ["READOUTS", "RECURRENCES", "Context", "LoopedTransformer", "TransformerConfig"]
+__all__ = ["LoopedTransformer"]
 
 
 class LoopedTransformer(nn.Module):
@@ -35,7 +33,7 @@ class LoopedTransformer(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.embedding_drop = dropout(config)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
-        self.readout_norm = _readout_norm(config)
+        self.readout_norm = READOUTS[config.readout](config)
         self.loop_norm = {
             "none": None,
             "own": nn.RMSNorm(config.d_model, eps=config.norm_eps),
@@ -174,23 +172,3 @@ class LoopedTransformer(nn.Module):
         pairs = torch.arange(0, channels, 2, device=positions.device, dtype=torch.float32)
         angles = positions[..., None].float() * self.config.rope_theta ** (-pairs / channels)
         return angles.cos(), angles.sin()
-
-
-def _readout_norm(config: TransformerConfig) -> nn.Module | None:
-    return _READOUT_NORMS[config.readout](config)
-
-
-def _rms_norm(config: TransformerConfig) -> nn.Module:
-    return nn.RMSNorm(config.d_model, eps=config.norm_eps)
-
-
-_READOUT_NORMS: Mapping[str, Callable[[TransformerConfig], nn.Module | None]] = MappingProxyType(
-    {
-        "rmsnorm": _rms_norm,
-        "raw": lambda config: None,
-        "layernorm": lambda config: nn.LayerNorm(config.d_model, eps=config.norm_eps),
-        "final_only": _rms_norm,
-        "dynamic_tanh": lambda config: DynamicTanh(config.d_model),
-        "tapered": lambda config: TaperedNorm(config.d_model, eps=config.norm_eps, taper=config.taper),
-    }
-)

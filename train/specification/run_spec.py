@@ -153,7 +153,7 @@ class RunSpec:
                 heads=p.heads,
                 d_ff=p.d_ff,
                 trained_loops=p.loops,
-                readout=self.readout,  # type: ignore[arg-type]  # checked in __post_init__
+                readout=self.readout,
                 sandwich_norm=p.sandwich_norm,
                 rope_theta=p.rope_theta,
                 tied_head=p.tied_head,
