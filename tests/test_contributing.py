@@ -22,8 +22,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 MOST_FILES = 4
 _STEP = re.compile(
-    r"^(?:\d+\. )?(?P<verb>Create|Append to|In|Run)(?: `(?P<path>[^`]+)`)?(?:, (?P<how>below|replace) `(?P<line>[^`]+)`"
-    r"(?:, add| by))?:\n+```\w*\n(?P<block>.*?)^```$",
+    r"^(?:\d+\. )?(?P<verb>Create|Append to|In|Run)(?: `(?P<path>[^`]+)`)?"
+    r"(?:,\s+(?P<how>below|replace)\s+`(?P<line>[^`]+)`(?:,\s+add|\s+by))?"
+    r":\n+```\w*\n(?P<block>.*?)^```$",
     flags=re.MULTILINE | re.DOTALL,
 )
 
@@ -44,9 +45,18 @@ def recipes() -> dict[str, list[Step]]:
     part = text[text.index("\n## Recipes") :]
     sections = re.split(r"^### ", part.split("\n## ", 2)[1], flags=re.MULTILINE)[1:]
     return {
-        section.partition("\n")[0].strip(): [Step(**match.groupdict()) for match in _STEP.finditer(section)]
+        section.partition("\n")[0].strip(): [
+            Step(**{name: match[name] for name in ("verb", "path", "how", "line", "block")})
+            for match in _STEP.finditer(section)
+        ]
         for section in sections
     }
+
+
+def numbered_lines(name: str) -> int:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = re.split(r"^#{2,3} ", text[text.index(f"\n### {name}\n") + 1 :], flags=re.MULTILINE)[1]
+    return len(re.findall(r"^\d+\. ", section, flags=re.MULTILINE))
 
 
 def copy_of_the_repository(folder: Path) -> Path:
@@ -105,6 +115,7 @@ def test_a_recipe_touches_four_files_at_most(name: str) -> None:
     touched = {step.path for step in recipes()[name] if step.path is not None}
     assert 0 < len(touched) <= MOST_FILES
     assert any(step.verb == "Run" for step in recipes()[name])
+    assert len(recipes()[name]) == numbered_lines(name), "a step of another form would be passed over"
 
 
 @pytest.mark.slow

@@ -4,7 +4,9 @@ docs/saboteurs.md."""
 from __future__ import annotations
 
 import functools
+import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,8 @@ from tests.loopverify.checks.planting import Saboteur
 from tests.loopverify.checks.saboteurs import SABOTEURS
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results" / "saboteurs.json"
-COMMAND = "LOOPVERIFY_SEEDS=20 pytest tests/loopverify/checks/test_matrix.py"
+COMMAND = "python -m tests.loopverify.checks.matrix"
+SEEDS = 20
 
 
 @functools.cache
@@ -58,18 +61,38 @@ def false_alarms(results: Sequence[CheckResult]) -> list[str]:
     return [str(result) for result in results if result.status not in ("passed", "skipped")]
 
 
-def results(seeds: Sequence[int]) -> dict[str, Any]:
-    """What docs/results/saboteurs.json holds of these seeds, in the order of the lists."""
-    planted = [
-        {"name": s.name, "check": s.check, "caught": sum(caught(s, tripped(s, seed)) for seed in seeds)}
-        for s in SABOTEURS
-    ]
-    provenance = {"command": COMMAND.replace("=20", f"={len(seeds)}"), "torch": torch.__version__}
-    clean = [_clean(family, seeds) for family in CLEAN]
-    return {"provenance": provenance, "seeds": len(seeds), "checks": len(CHECKS), "planted": planted, "clean": clean}
+def results(checks: Sequence[str], seeds: int) -> dict[str, Any]:
+    """What docs/results/saboteurs.json holds of some checks."""
+    return {
+        "planted": [
+            {"name": s.name, "check": s.check, "caught": sum(caught(s, tripped(s, seed)) for seed in range(seeds))}
+            for s in SABOTEURS
+            if s.check in checks
+        ],
+        "clean": {check: {family: _clean(check, family, seeds) for family in CLEAN} for check in checks},
+    }
 
 
-def _clean(family: str, seeds: Sequence[int]) -> dict[str, Any]:
-    found = [result for seed in seeds for result in examined(family, seed)]
-    apply = len({result.id for result in found if result.status != "skipped"})
-    return {"family": family, "apply": apply, "false_alarms": len(false_alarms(found)), "results": len(found)}
+def _clean(check: str, family: str, seeds: int) -> dict[str, int]:
+    found = [CHECKS[check].run(build(family, seed)) for seed in range(seeds)]
+    applied = sum(result.status != "skipped" for result in found)
+    return {"applied": applied, "false_alarms": len(false_alarms(found))}
+
+
+def main(names: Sequence[str]) -> None:
+    """Store the results of the checks named, all when none is, next to those of the others that are still there."""
+    stored = json.loads(RESULTS.read_text(encoding="utf-8")) if names else {"planted": [], "clean": {}}
+    made = results(names or list(CHECKS), SEEDS)
+    kept = [of for of in stored["planted"] if of["check"] in CHECKS and of["check"] not in made["clean"]]
+    clean = {**stored["clean"], **made["clean"]}
+    record = {
+        "provenance": {"command": COMMAND, "torch": torch.__version__},
+        "seeds": SEEDS,
+        "planted": sorted([*kept, *made["planted"]], key=lambda of: list(CHECKS).index(of["check"])),
+        "clean": {check: clean[check] for check in CHECKS if check in clean},
+    }
+    RESULTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
