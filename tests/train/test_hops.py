@@ -198,9 +198,9 @@ def test_a_study_covers_the_conditions_on_its_own_data(text_file: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told", "runs"),
     [
-        (["-k", "depth_use", "--preset", "small"], "it is for the preset tiny or hops, not for small", 0),
-        (["-k", "T6 or uses", "--data", "pydoc"], "ask for it: -k hops", 2),
-        (["-k", "T6", "--preset", "hops"], "it is on text, and the preset hops trains on a task", 0),
+        (["-k", "hops", "--preset", "small"], "use the preset tiny or hops instead of small", 0),
+        (["-k", "T6 or uses", "--data", "pydoc"], "select it with -k hops", 2),
+        (["-k", "T6", "--preset", "hops"], "the claim is on text, and the preset hops trains on a task", 0),
         (["-k", "hops"], "17 claims: ", len(HOPS)),
         (["-k", "uses.raw", "--preset", "hops"], "1 claim: ", 1),
     ],
