@@ -14,7 +14,7 @@ from loopverify.cli.folder import runs_folder
 from loopverify.errors import InputError, LoopverifyError
 from train.data import DataSpec
 from train.data.sources import open_source
-from train.launch.watch import FleetBars
+from train.launch.watch import fleet_bars
 from train.machine.hardware import use_device
 from train.specification import preset
 from train.store import RunStore
@@ -86,7 +86,7 @@ def verdicts(request: pytest.FixtureRequest) -> tuple[Verdicts, ...]:
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         console = Console(file=sys.stdout, emoji=False)
-        with FleetBars(console) as bars:
+        with fleet_bars(console) as bars:
             for one in verdicts:
                 one.train(claims, bars, request.config.getoption("--workers"), bars.say)
     return verdicts

@@ -204,7 +204,7 @@ def test_a_study_covers_the_conditions_on_its_own_data(text_file: Path) -> None:
         (["-k", "hops"], "17 claims: ", len(HOPS)),
         (["-k", "uses.raw", "--preset", "hops"], "1 claim: ", 1),
     ],
-    ids=["other preset", "not asked for", "other claims", "by name", "by preset"],
+    ids=["other preset", "not selected", "other claims", "by name", "by preset"],
 )
 def test_pytest_trains_the_task_where_it_is_asked_for(options: list[str], told: str, runs: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-rs", "train", "--steps", "1"]

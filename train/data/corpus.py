@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from train.data.text import Half, Source
 from train.data.tokenized_parts import FACTS, HALVES, make_pieces, renumbered, vocabulary
 from train.data.tokenizer import RULES, Tokenizer, check_size
 from train.provenance.closure import code_digest
-from train.store import CorruptRunError, RunStore, StoredRun, manifest
+from train.store import RunStore, Say, StoredRun, manifest
 from train.store.manifest import canonical, sha256
 
 __all__ = ["Corpus", "DataSpec", "load_corpus"]
@@ -85,9 +85,7 @@ class Corpus:
         return self.tokenizer.vocab_size
 
 
-def load_corpus(
-    spec: DataSpec, cache: Path, *, workers: int | None = None, say: Callable[[str], None] = lambda told: None
-) -> Corpus:
+def load_corpus(spec: DataSpec, cache: Path, *, workers: int | None = None, say: Say = lambda message: None) -> Corpus:
     """The corpus of a spec, from the folder `cache` where it is there; else tokenized and put there.
 
     Safe under several processes: one tokenizes, the others wait; and one that is killed leaves the parts that were
@@ -106,12 +104,8 @@ def load_corpus(
     text = open_source(spec.source)
     store = RunStore(cache, folder="corpora")
     key = _key(text, spec)
-    stored = _find(store, key)
-    if stored is None:
-        with store.lock(key):
-            stored = _find(store, key, discard=True)
-            if stored is None:
-                stored = _tokenize(text, spec, store, workers or len(os.sched_getaffinity(0)), say)
+    make = partial(_tokenize, text, spec, store, workers or len(os.sched_getaffinity(0)), say)
+    stored = store.ensure(key, make, _log.warning, "the text is tokenized again")
     return _opened(spec, text, stored)
 
 
@@ -164,22 +158,12 @@ def _notice(text: Source, characters: int, dropped: int) -> str | None:
     return ". ".join(notices) or None
 
 
-def _find(store: RunStore, key: Mapping[str, Any], discard: bool = False) -> StoredRun | None:
-    try:
-        return store.get(key)
-    except CorruptRunError as error:
-        if discard:
-            _log.warning("%s. Moved to %s; the text is tokenized again", error, store.discard(error.key))
-        return None
-
-
-def _tokenize(text: Source, spec: DataSpec, store: RunStore, workers: int, say: Callable[[str], None]) -> StoredRun:
+def _tokenize(text: Source, spec: DataSpec, store: RunStore, workers: int, say: Say) -> None:
     parts = text.parts if spec.parts is None else min(spec.parts, text.parts)
     apart = RunStore(store.root, folder="pieces")
     pieces = make_pieces(spec.source, text, parts, apart, workers=workers, say=say)
     tokenizer = vocabulary(pieces, vocab_max=spec.vocab_max, min_freq=spec.min_freq)
-    key = _key(text, spec)
-    with store.create(key, _facts(pieces, tokenizer)) as folder:
+    with store.create(_key(text, spec), _facts(pieces, tokenizer)) as folder:
         tokenizer.save(folder / _TOKENIZER)
         for number, piece in enumerate(pieces):
             for half in HALVES:
@@ -187,9 +171,6 @@ def _tokenize(text: Source, spec: DataSpec, store: RunStore, workers: int, say: 
                 write_ids(folder / f"{half}-{number:05}.bin", rows, dtype_for(tokenizer.vocab_size))
     for piece in pieces:
         shutil.rmtree(piece.path, ignore_errors=True)
-    stored = store.get(key)
-    assert stored is not None
-    return stored
 
 
 def _facts(pieces: list[StoredRun], tokenizer: Tokenizer) -> dict[str, Any]:

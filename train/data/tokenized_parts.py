@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
 from multiprocessing import get_context
@@ -28,13 +28,12 @@ from train.data.sources import open_source
 from train.data.text import Half, Source, Split
 from train.data.tokenizer import RULES, Tokenizer, count_dropped, find_tokens
 from train.provenance.closure import code_digest
-from train.store import CorruptRunError, RunStore, StoredRun
+from train.store import RunStore, Say, StoredRun
 
 __all__ = ["FACTS", "HALVES", "make_pieces", "renumbered", "vocabulary"]
 
 FACTS = "facts.json"
 HALVES: tuple[Half, ...] = get_args(Half)
-Say = Callable[[str], None]
 
 _CODE = code_digest(__name__)
 _NUMBERS = np.dtype("<u4")
@@ -44,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 def make_pieces(
-    source: str, text: Source, parts: int, store: RunStore, *, workers: int, say: Say = lambda told: None
+    source: str, text: Source, parts: int, store: RunStore, *, workers: int, say: Say = lambda message: None
 ) -> list[StoredRun]:
     """The pieces of the first `parts` parts of a text, in order; those that `store` has are not made again.
 
@@ -57,7 +56,7 @@ def make_pieces(
         StoreError: the store cannot be written.
     """
     keys = [_key(text, part) for part in range(parts)]
-    found = [_find(store, key) for key in keys]
+    found = [store.peek(key) for key in keys]
     missing = [part for part, piece in enumerate(found) if piece is None]
     if len(missing) < parts:
         say(f"{text.name}: {parts - len(missing)} of {parts} parts are there")
@@ -114,7 +113,7 @@ _opened = lru_cache(maxsize=1)(open_source)  # once a process
 def _make(text: Source, part: int, store: RunStore) -> None:
     key = _key(text, part)
     with store.lock(key):
-        if _find(store, key, discard=True) is None:
+        if store.find(key, _log.warning, "this part is tokenized again") is None:
             with store.create(key) as folder:
                 (folder / FACTS).write_text(json.dumps(_tokenize(text.read(part), folder)), encoding="utf-8")
 
@@ -146,12 +145,3 @@ def _tokenize(documents: Iterable[Split], folder: Path) -> dict[str, Any]:
 
 def _key(text: Source, part: int) -> Mapping[str, Any]:
     return {"text": text.digest, "part": part, **RULES, "code": _CODE}
-
-
-def _find(store: RunStore, key: Mapping[str, Any], discard: bool = False) -> StoredRun | None:
-    try:
-        return store.get(key)
-    except CorruptRunError as error:
-        if discard:
-            _log.warning("%s. Moved to %s; this part is tokenized again", error, store.discard(error.key))
-        return None

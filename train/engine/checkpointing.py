@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from loopverify.errors import InputError
 from train.engine.events import Event, Report
 from train.resume.checkpoint import Checkpoint, Checkpoints
 from train.resume.preemption import PreemptedError, Preemption
-from train.store import StoreError
+from train.store import Say, StoreError
 
 if TYPE_CHECKING:
     from train.engine.stepper import Stepper
@@ -48,7 +48,7 @@ class Checkpointer:
         run: Mapping[str, Any],
         policy: CheckpointPolicy,
         report: Report,
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         self._lines: list[str] = []
         self._checkpoints, self._run, self._policy = checkpoints, run, policy

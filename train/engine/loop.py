@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 import torch
@@ -19,6 +19,7 @@ from train.engine.trainee import trainee
 from train.machine.distributed import ALONE, Ranks
 from train.machine.hardware import autocast, pinned
 from train.specification import RunSpec
+from train.store import Say
 
 __all__ = ["DivergedError", "train"]
 
@@ -32,7 +33,7 @@ def train(
     *,
     checkpointer: Checkpointer | None = None,
     ranks: Ranks = ALONE,
-    say: Callable[[str], None] = print,
+    say: Say = print,
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Train one run from its seed or its newest checkpoint; returns the weights and the held-out metrics.
 
@@ -56,7 +57,7 @@ def _train(
     report: Report,
     checkpointer: Checkpointer | None,
     ranks: Ranks,
-    say: Callable[[str], None],
+    say: Say,
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
     p = spec.preset
     device = torch.device(spec.device)

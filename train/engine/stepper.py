@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,6 +19,7 @@ from train.machine.hardware import autocast
 from train.resume.checkpoint import Checkpoint
 from train.resume.state import TrainState
 from train.specification import RunSpec
+from train.store import Say
 
 __all__ = ["OutOfMemoryError", "Stepper"]
 
@@ -42,7 +43,7 @@ class Stepper:
         steps: int,
         *,
         ranks: Ranks,
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         p = spec.preset
         self.ranks, self.micro_batch = ranks, spec.execution.micro_batch or ranks.largest_share(p.batch)

@@ -19,9 +19,9 @@ from train.data import TaskSpec
 from train.engine.events import Event
 from train.engine.open import open_examples
 from train.launch.failure_reason import reason
-from train.launch.run import Say, find
+from train.launch.run import find
 from train.specification import RunSpec, precision_of
-from train.store import RunStore
+from train.store import RunStore, Say
 
 __all__ = ["Progress", "Silent", "command", "ensure_all", "missing", "threads", "torchrun", "workers_for"]
 

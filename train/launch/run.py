@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
@@ -21,22 +20,16 @@ from train.machine.distributed import ALONE, Ranks
 from train.machine.hardware import dtype_of, use_device
 from train.resume.checkpoint import Checkpoints
 from train.specification import RunSpec
-from train.store import CorruptRunError, RunStore, StoredRun
+from train.store import RunStore, Say, StoredRun
 from train.store.files import METRICS, MODEL, RESULT
 
 __all__ = ["ensure", "find", "history", "result", "use_device"]
 
-Say = Callable[[str], None]
-
 
 def find(spec: RunSpec, store: RunStore, examples: Examples, say: Say = print) -> StoredRun | None:
     """The stored run, or None; a corrupt one is named, moved aside and counts as missing."""
-    try:
-        return store.get(spec.determinants(examples))
-    except CorruptRunError as error:
-        moved = store.discard(error.key)
-        say(f"{spec.label}: {error}. Moved to {moved}; it will be trained again")
-        return None
+    report: Say = lambda message: say(f"{spec.label}: {message}")  # noqa: E731
+    return store.find(spec.determinants(examples), report, "it will be trained again")
 
 
 def ensure(

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from train.launch.failure_reason import reason
 from train.launch.fleet import Progress, command, missing, threads
 from train.resume.preemption import PREEMPTED
 from train.specification import RunSpec
-from train.store import RunStore
+from train.store import RunStore, Say
 
 __all__ = ["Job", "options", "tasks", "train_on_slurm"]
 
@@ -139,7 +139,7 @@ def train_on_slurm(
     *,
     at_once: int | None = None,
     progress: Progress,
-    say: Callable[[str], None] = print,
+    say: Say = print,
     every: float = 10.0,
 ) -> dict[RunSpec, str]:
     """Train what is missing of `specs` as jobs of one array; returns {spec: failure} for those that failed.
@@ -206,7 +206,7 @@ def _await(
     waiting: dict[str, tuple[RunSpec, Path]],
     store: RunStore,
     progress: Progress,
-    say: Callable[[str], None],
+    say: Say,
     every: float,
 ) -> dict[RunSpec, str]:
     """Wait until no job is in the queue; a run that is then not in the store has failed."""
@@ -223,7 +223,7 @@ def _await(
     return failures
 
 
-def _queued(say: Callable[[str], None]) -> set[str]:
+def _queued(say: Say) -> set[str]:
     """The ids of this user's jobs that wait or run, as 12 or 12_0; asked until the scheduler answers."""
     squeue = ["squeue", "--noheader", "--array", "--format=%i %A", f"--user={os.getuid()}"]
     while (asked := subprocess.run(squeue, capture_output=True, text=True, check=False)).returncode:

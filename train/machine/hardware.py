@@ -26,14 +26,14 @@ def use_device(name: str) -> tuple[str, str]:
         return "cpu", "cpu: torch sees no CUDA device"
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("device is 'cuda', but torch sees no CUDA device; expected 'cpu', or 'auto' for what there is")
-    return name, f"{name}: as asked"
+    return name, f"{name}: as requested"
 
 
 def use_precision(name: str, device: str) -> tuple[Precision | None, str]:
     """The precision to run in (None: the device's own) and the reason; `name` is 'auto', 'float32' or 'bfloat16'."""
     if name != "auto":
         chosen: Precision = "bfloat16" if name == "bfloat16" else "float32"
-        return (None if chosen == precision_of(device, None) else chosen), f"{chosen}: as asked"
+        return (None if chosen == precision_of(device, None) else chosen), f"{chosen}: as requested"
     if device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return "float32", f"float32: {torch.cuda.get_device_name()} has no bfloat16 arithmetic"
     return None, "bfloat16 autocast, as in the paper (table 9)" if device == "cuda" else "float32: a CPU gains nothing"

@@ -15,13 +15,12 @@ from typing import Any
 
 from loopverify.errors import InputError
 from train.machine.distributed import Ranks
-from train.store import manifest
+from train.store import Say, manifest
 from train.store.atomic_folders import asking, examine, seal_into, set_aside, writing
 from train.store.manifest import MANIFEST, canonical, sha256
 
 __all__ = ["Checkpoint", "Checkpoints", "open_checkpoint"]
 
-Say = Callable[[str], None]
 _LOG = "metrics.jsonl"
 
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from train.store.atomic_folders import StoreError
-from train.store.run_store import CorruptRunError, RunStore, StoredRun
+from train.store.run_store import CorruptRunError, RunStore, Say, StoredRun
 
-__all__ = ["CorruptRunError", "RunStore", "StoreError", "StoredRun"]
+__all__ = ["CorruptRunError", "RunStore", "Say", "StoreError", "StoredRun"]

@@ -29,8 +29,10 @@ from train.store.manifest import MANIFEST, canonical
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CorruptRunError", "RunStore", "StoredRun"]
+__all__ = ["CorruptRunError", "RunStore", "Say", "StoredRun"]
 
+Say = Callable[[str], None]
+"""Shows a message to the user."""
 _KEY_LENGTH = 16
 
 
@@ -113,6 +115,33 @@ class RunStore:
         if canonical(run.spec) != canonical(spec):
             raise CorruptRunError(key, run.path, [f"{MANIFEST} is that of another spec"])
         return run
+
+    def find(self, spec: Mapping[str, Any], say: Say, consequence: str) -> StoredRun | None:
+        """As `get`, but a corrupt run is moved aside, reported with the `consequence`, and treated as missing."""
+        try:
+            return self.get(spec)
+        except CorruptRunError as error:
+            say(f"{error}. Moved to {self.discard(error.key)}; {consequence}")
+            return None
+
+    def peek(self, spec: Mapping[str, Any]) -> StoredRun | None:
+        """As `get`, but None for a corrupt run, which stays where it is: without the lock it may be being replaced."""
+        try:
+            return self.get(spec)
+        except CorruptRunError:
+            return None
+
+    def ensure(self, spec: Mapping[str, Any], make: Callable[[], object], say: Say, consequence: str) -> StoredRun:
+        """The run of a spec. If it is missing or corrupt (see `find`), `make` stores it; other processes wait."""
+        found = self.peek(spec)
+        if found is None:
+            with self.lock(spec):
+                found = self.find(spec, say, consequence)
+                if found is None:
+                    make()
+                    found = self.get(spec)
+        assert found is not None
+        return found
 
     def runs(self, on_corrupt: Callable[[CorruptRunError], None] | None = None) -> Iterator[StoredRun]:
         """Every run by key, verified as by `get`; a corrupt one is raised, or given to `on_corrupt` and passed over."""

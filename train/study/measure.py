@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from loopverify import __version__
 from loopverify.claims import Claim, Run
@@ -17,10 +16,10 @@ from loopverify.errors import LoopverifyError
 from loopverify.plain import plain_dict
 from train.data import Examples
 from train.engine.open import open_examples
-from train.launch.run import Say, result
+from train.launch.run import result
 from train.provenance.closure import code_digest
 from train.specification import RunSpec
-from train.store import CorruptRunError, RunStore, StoredRun
+from train.store import RunStore, Say, StoredRun
 from train.study.measurements import MEASUREMENTS
 from train.study.subject import Subject, load
 
@@ -82,25 +81,21 @@ class _Bench:
             RuntimeError: it gave a metric that is not listed for it, or lacks one that is.
         """
         key = {"run": self.stored.key, "measurement": measurement, "code": _CODE}
-        with self.store.lock(key):
-            found = self._find(key)
-            if found is None:
-                begun = time.perf_counter()
-                made = self.subject.metrics(MEASUREMENTS[measurement])
-                check_source(measurement, made)
-                self.took[measurement] = time.perf_counter() - begun
-                with self.store.create(key, {"loopverify": __version__, "seconds": self.took[measurement]}) as to:
-                    (to / _METRICS).write_text(json.dumps(plain_dict(made)), encoding="utf-8")
-                found = self._find(key)
-            assert found is not None
-            return {name: float(value) for name, value in found.json(_METRICS).items()}
 
-    def _find(self, key: Mapping[str, Any]) -> StoredRun | None:
-        try:
-            return self.store.get(key)
-        except CorruptRunError as error:
-            self.say(f"{self.spec.label}: {error}. Moved to {self.store.discard(error.key)}; it is measured again")
-            return None
+        def make() -> None:
+            begun = time.perf_counter()
+            made = self.subject.metrics(MEASUREMENTS[measurement])
+            check_source(measurement, made)
+            self.took[measurement] = time.perf_counter() - begun
+            with self.store.create(key, {"loopverify": __version__, "seconds": self.took[measurement]}) as folder:
+                (folder / _METRICS).write_text(json.dumps(plain_dict(made)), encoding="utf-8")
+
+        found = self.store.ensure(key, make, self.report, "it is measured again")
+        return {name: float(value) for name, value in found.json(_METRICS).items()}
+
+    def report(self, message: str) -> None:
+        """Say something about the run."""
+        self.say(f"{self.spec.label}: {message}")
 
 
 def _with_measurements(bench: _Bench, wanted: Collection[str]) -> Run:
@@ -113,8 +108,8 @@ def _with_measurements(bench: _Bench, wanted: Collection[str]) -> Run:
         try:
             metrics |= bench.metrics(measurement)
         except LoopverifyError as error:
-            bench.say(f"{bench.spec.label}: no measurement {measurement!r}: {error}")
+            bench.report(f"no measurement {measurement!r}: {error}")
     if bench.took:
         timings = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in bench.took.items())
-        bench.say(f"{bench.spec.label}: measured {timings}")
+        bench.report(f"measured {timings}")
     return replace(run, preset=bench.spec.preset.name, metrics=metrics)  # a preset of another name may have trained it

@@ -9,9 +9,9 @@ from loopverify.errors import InputError
 from loopverify.stats import can_reach, seeds_needed
 from train.engine.open import open_examples
 from train.launch.fleet import Progress, ensure_all
-from train.launch.run import Say, find, history
+from train.launch.run import find, history
 from train.specification import Preset, RunSpec
-from train.store import RunStore, StoredRun
+from train.store import RunStore, Say, StoredRun
 
 __all__ = ["Study", "histories"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +11,7 @@ from loopverify import report
 from loopverify.claims import Claim, Evidence, Run, conditions_of, evaluate
 from train.launch.fleet import Progress
 from train.specification import PRESETS, RunSpec
+from train.store import Say
 from train.study.expected_shortfalls import EXPECTED_SHORTFALLS
 from train.study.measure import measured, wanted_by
 from train.study.study import Study, histories
@@ -32,9 +33,7 @@ class Verdicts:
         self._histories: dict[str, list[dict[str, float]]] = {}
         self._seconds = 0.0
 
-    def train(
-        self, claims: Iterable[Claim], progress: Progress, workers: int | None, say: Callable[[str], None]
-    ) -> None:
+    def train(self, claims: Iterable[Claim], progress: Progress, workers: int | None, say: Say) -> None:
         """Train and measure what the claims on this study need and is missing, and gather all of it.
 
         A claim that trained models alone cannot decide needs none. A run that fails also fails the claims on its
