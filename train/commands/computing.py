@@ -17,7 +17,7 @@ class Computing:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of forward passes; auto: bfloat16 autocast on a GPU that supports it, float32 on a CPU."""
     micro_batch: int | None = None
-    """Windows per forward and backward pass; gradients accumulate to the preset's batch. As many as fit when omitted."""
+    """Windows per forward and backward pass; gradients accumulate to the preset's batch. As many as fit if omitted."""
     compile: bool = False
     """Compile the block with torch.compile, once for every loop."""
     parallel: Parallel = "ddp"

@@ -13,9 +13,9 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from loopverify.errors import InputError
-from train.data.text import SUFFIXES, Half, Split, ended, json_text
+from train.data.text import Half, Split, decoded, ended, files_of, json_text
 
-__all__ = ["AT_ONCE", "HELD_OUT_IN", "Parts", "Reader", "files_of", "half_of", "line_parts", "size_of"]
+__all__ = ["AT_ONCE", "HELD_OUT_IN", "Parts", "Reader", "content_digest", "half_of", "line_parts", "size_of"]
 
 AT_ONCE = 2**30
 """Bytes of text up to which a file or a folder is held whole."""
@@ -55,13 +55,6 @@ def half_of(text: str) -> Half:
     """Which half a document is in: a function of its text alone."""
     drawn = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     return "held_out" if drawn % HELD_OUT_IN == 0 else "train"
-
-
-def files_of(path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> list[Path]:
-    """The file itself, or the files of a folder with one of `suffixes`, at any depth, in the order of their paths."""
-    if not path.is_dir():
-        return [path]
-    return sorted(file for file in path.rglob("*") if file.suffix.lower() in suffixes and file.is_file())
 
 
 def size_of(path: Path) -> int:
@@ -126,19 +119,6 @@ def _lines(file: Path, start: int, stop: int) -> Iterator[tuple[int, str]]:
                 opened.seek(start - 1)
                 opened.readline()  # the rest of a line that another range has, or the end of one
             while (at := opened.tell()) < stop and (line := opened.readline()):
-                yield at, _text(line, file, at)
+                yield at, decoded(line, file, at).replace("\r\n", "\n")
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror or error}") from error
-
-
-def _text(line: bytes, file: Path, at: int) -> str:
-    try:
-        text = line.decode("utf-8-sig" if at == 0 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{file} is not UTF-8 text: byte 0x{line[error.start]:02x} at offset {at + error.start} ({error.reason}). "
-            "Convert it to UTF-8, or leave it out"
-        ) from error
-    if "\0" in text:
-        raise InputError(f"{file} holds a NUL character in the line at offset {at}; it is binary data, not text")
-    return text.replace("\r\n", "\n")

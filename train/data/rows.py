@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from loopverify.errors import InputError, MissingDependencyError
-from train.data.parts import Parts, Reader, content_digest, files_of, half_of
-from train.data.text import Half, Split, ended
+from train.data.parts import Parts, Reader, content_digest, half_of
+from train.data.text import Half, Split, ended, files_of
 
 __all__ = ["TABLES", "fineweb", "table_parts", "wikitext103"]
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from loopverify.errors import InputError, MissingDependencyError
-from train.data.parts import AT_ONCE, files_of, line_parts, size_of
+from train.data.parts import AT_ONCE, line_parts, size_of
 from train.data.rows import TABLES, fineweb, table_parts, wikitext103
-from train.data.text import Document, Documents, Source, read_path, split
+from train.data.text import Document, Documents, Source, files_of, read_path, split
 
 __all__ = ["NAMED", "open_source"]
 

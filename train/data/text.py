@@ -22,7 +22,9 @@ __all__ = [
     "Source",
     "Split",
     "cut",
+    "decoded",
     "ended",
+    "files_of",
     "json_text",
     "read_path",
     "split",
@@ -180,25 +182,41 @@ def read_path(path: Path) -> list[Document]:
     raise InputError(f"{path} {kind}; expected a text file or a folder of text files")
 
 
-def _read_folder(folder: Path) -> Iterator[Document]:
-    files = sorted(f.relative_to(folder) for f in folder.rglob("*") if f.suffix.lower() in SUFFIXES)
-    files = [file for file in files if (folder / file).is_file()]
-    if not files:
-        raise InputError(f"the folder {folder} has no text; expected files that end in {', '.join(SUFFIXES)}")
-    for file in files:
-        yield from _read_file(folder / file, file.as_posix())
+def files_of(path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> list[Path]:
+    """The file itself, or the files of a folder with one of `suffixes`, at any depth, in the order of their paths."""
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.rglob("*") if file.suffix.lower() in suffixes and file.is_file())
 
 
-def _read_file(path: Path, name: str) -> Iterator[Document]:
+def decoded(content: bytes, file: Path, at: int = 0) -> str:
+    """The UTF-8 text of `content`, the bytes of a file from offset `at` on.
+
+    Raises:
+        InputError: it is not UTF-8, or holds a NUL character.
+    """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = content.decode("utf-8-sig" if at == 0 else "utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset {error.start} "
+            f"{file} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset {at + error.start} "
             f"({error.reason}). Convert it to UTF-8, or leave it out"
         ) from error
     if "\0" in text:
-        raise InputError(f"{path} holds a NUL character at offset {text.index(chr(0))}; it is binary data, not text")
+        raise InputError(f"{file} holds a NUL character at offset {at + content.index(0)}; it is binary data, not text")
+    return text
+
+
+def _read_folder(folder: Path) -> Iterator[Document]:
+    files = files_of(folder)
+    if not files:
+        raise InputError(f"the folder {folder} has no text; expected files that end in {', '.join(SUFFIXES)}")
+    for file in files:
+        yield from _read_file(file, file.relative_to(folder).as_posix())
+
+
+def _read_file(path: Path, name: str) -> Iterator[Document]:
+    text = decoded(path.read_bytes(), path).replace("\r\n", "\n").replace("\r", "\n")
     if path.suffix.lower() != ".jsonl":
         yield Document(name, text)
         return

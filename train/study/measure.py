@@ -1,4 +1,4 @@
-"""Measurements of stored runs, made once and kept next to them: a trained model is never changed or keyed by them."""
+"""Measurements of stored runs, made once and stored separately: they change neither the trained run nor its key."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ from train.study.subject import Subject, load
 __all__ = ["measured", "wanted_by"]
 
 _METRICS = "metrics.json"
-# The key of a measurement holds the code of all that these depend on; what the model depends on is in that of its run.
+# The key of a measurement contains the digest of all code that these modules depend on. The code that trained the model
+# is part of the run's key, which the measurement's key contains as well.
 _ROOTS = ("train.study.measurements", "train.study.subject")
-_CODE = code_digest(*_ROOTS)  # now, while the files are what is imported; training comes first and may take days
+# Computed at import, when the files on disk are the imported ones: training comes first and may take days.
+_CODE = code_digest(*_ROOTS)
 
 
 def wanted_by(claims: Iterable[Claim]) -> dict[str, set[str]]:
@@ -43,10 +45,12 @@ def wanted_by(claims: Iterable[Claim]) -> dict[str, set[str]]:
 def measured(
     stored: Mapping[RunSpec, StoredRun], wanted: Mapping[str, Collection[str]], store: RunStore, say: Say = print
 ) -> list[Run]:
-    """The runs with their training metrics and those `wanted` of their condition, measured where not yet in the store.
+    """The runs with their training metrics and the metrics `wanted` by condition, which are measured if not stored.
 
-    A measurement that fails is reported and leaves its metrics out, so that the claims on them are not run. One that
-    gives other metrics than those listed for it ends everything: that is a fault of the harness.
+    A measurement that fails is reported, and its metrics are missing from the run, so that claims on them are not run.
+
+    Raises:
+        RuntimeError: a measurement returns metrics other than those listed for it, which is a bug of the harness.
     """
     if not stored:
         return []
@@ -60,7 +64,7 @@ def measured(
 
 @dataclass(frozen=True, eq=False)
 class _Bench:
-    """One stored run, loaded when something has to be measured on it."""
+    """One stored run, whose model is loaded when something has to be measured."""
 
     spec: RunSpec
     stored: StoredRun
@@ -68,17 +72,17 @@ class _Bench:
     store: RunStore
     say: Say
     took: dict[str, float] = field(default_factory=dict)
-    """Seconds of what was measured now."""
+    """Seconds of each measurement that was not found in the store."""
 
     @cached_property
     def subject(self) -> Subject:
         return Subject(spec=self.spec, module=load(self.spec, self.stored), examples=self.examples)
 
     def metrics(self, measurement: str) -> dict[str, float]:
-        """The metrics of one measurement, from the store, or made and put there.
+        """The metrics of one measurement, found in the store or measured and stored.
 
         Raises:
-            RuntimeError: it gave a metric that is not listed for it, or lacks one that is.
+            RuntimeError: it returned a metric that is not listed for it, or did not return one that is.
         """
         key = {"run": self.stored.key, "measurement": measurement, "code": _CODE}
 
@@ -94,7 +98,7 @@ class _Bench:
         return {name: float(value) for name, value in found.json(_METRICS).items()}
 
     def report(self, message: str) -> None:
-        """Say something about the run."""
+        """Show a message about this run."""
         self.say(f"{self.spec.label}: {message}")
 
 
