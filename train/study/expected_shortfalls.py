@@ -1,9 +1,9 @@
 """Claims that are known to fall short at a preset, with the numbers: `pytest train` reports them as expected failures.
 
-A claim is listed once a study of the unchanged preset has shown the shortfall. All other claims must hold. A claim that
-is listed as contradicted and nevertheless holds fails, so that the list stays true. An inconclusive claim may end either
-way: training at this learning rate is chaotic, so that another processor, which rounds differently, trains other models.
-What a claim requires is not repeated here; it is read from the claim.
+A claim is listed once a study of the unchanged preset has shown the shortfall. All other claims must hold. A claim
+that is listed as contradicted and nevertheless holds fails, so that the list stays true. An inconclusive claim may end
+either way: training at this learning rate is chaotic, so that another processor, which rounds differently, trains other
+models. What a claim requires is not repeated here; it is read from the claim.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Shortfall:
     reason: str = ""
     """The cause, if it is known."""
     seeds: int = 3
-    """Seeds per condition of the study that showed it. With fewer seeds a claim can hold by chance: no contradiction."""
+    """Seeds per condition of that study. With fewer seeds the claim may hold by chance and does not fail."""
 
     def message(self, evidence: Evidence) -> str:
         """The known numbers, next to what the claim requires."""

@@ -1,8 +1,8 @@
 """The measurements of a trained run, in addition to its training metrics, as metrics that claims read.
 
 A measurement is a function from a `Subject` to metrics by name. Which metrics it returns is listed in one place,
-`loopverify.claims.metrics` (as their source), and checked by `train.study.measure`. Numbers of sequences are the paper's
-where it states them.
+`loopverify.claims.metrics` (as their source), and checked by `train.study.measure`. Numbers of sequences are the
+paper's where it states them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _decomposition(subject: Subject) -> dict[str, float]:
 
 
 def _halting(subject: Subject) -> dict[str, float]:
-    """Table 13: thresholds fit on every second sequence, evaluated on the others; the speed-up is the ideal K / loops."""
+    """Table 13: thresholds fit on every second sequence, evaluated on the others; the speed-up is ideal, K / loops."""
     batches = subject.batches(2 * SEQUENCES)
     fit, judged = ([(tokens[half::2], targets[half::2]) for tokens, targets in batches] for half in (0, 1))
     run = halting(subject.model, fit, judged).evaluation
