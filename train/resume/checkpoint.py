@@ -16,7 +16,7 @@ from typing import Any
 from loopverify.errors import InputError
 from train.machine.distributed import Ranks
 from train.store import Say, manifest
-from train.store.atomic_folders import asking, examine, seal_into, set_aside, writing
+from train.store.atomic_folders import examine, seal_into, set_aside, system_errors, writing
 from train.store.manifest import MANIFEST, canonical, sha256
 
 __all__ = ["Checkpoint", "Checkpoints", "open_checkpoint"]
@@ -94,7 +94,7 @@ class Checkpoints:
                 return str(own)
 
             def part() -> None:
-                with asking(own, "write"):
+                with system_errors(own, "write"):
                     fill(own)
 
             def end() -> None:
@@ -117,7 +117,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps of those that are there, ascending."""
-        with asking(self.folder, "read"):
+        with system_errors(self.folder, "read"):
             names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
         return sorted(int(found[1]) for name in names if (found := re.fullmatch(r"step-(\d+)", name)))
 

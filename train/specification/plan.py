@@ -30,7 +30,8 @@ _PROBE = 32  # tokens
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What one run takes. Memory (bytes) is for float32 weights under bfloat16 autocast, neither recomputed nor compiled."""
+    """What one run takes. Memory (bytes) is for float32 weights under bfloat16 autocast, neither recomputed nor
+    compiled."""
 
     parameters: int
     """Number of parameters of the model; a tied head is counted once."""
@@ -46,7 +47,8 @@ class Plan:
     """Bytes that do not depend on the micro-batch: weights, gradients, the two moments of AdamW, autocast's copies of
     the weights, and a chunk of logits if the run computes them in chunks."""
     window_bytes: float
-    """Bytes per window of a micro-batch: what the backward pass keeps of the forward pass, and its largest temporaries."""
+    """Bytes per window of a micro-batch: what the backward pass keeps of the forward pass, and its largest
+    temporaries."""
 
     @property
     def flops(self) -> float:

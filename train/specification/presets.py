@@ -81,9 +81,9 @@ _129M = replace(_44M, name="129m", d_model=768, layers=12, heads=12, d_ff=3072, 
 
 # The check at scale (appendix 11, table 9): the architecture of Ouro-1.4B (arXiv:2510.25741) from scratch on FineWeb.
 # Its conditions are exit_weighted/rmsnorm/shared_boundary_norm, as published, and its twin without a readout norm,
-# exit_weighted/raw/boundary_norm. The paper states 1.32e9 tokens in 50,000 steps, which is 12.9 windows per step, and no
-# schedule between its largest and its smallest learning rate. The tokenizer is ours, at the size of Ouro's vocabulary; of
-# the 15 files of the text, 3 have more tokens than the run reads.
+# exit_weighted/raw/boundary_norm. The paper states 1.32e9 tokens in 50,000 steps, which is 12.9 windows per step, and
+# no schedule between its largest and its smallest learning rate. The tokenizer is ours, at the size of Ouro's
+# vocabulary; of the 15 files of the text, 3 have more tokens than the run reads.
 _1_4B = replace(
     _129M,
     name="1.4b",
@@ -110,15 +110,15 @@ _1_4B = replace(
 # The protocol of the depth-use experiment, fixed before its first run.
 #
 # Task: `Hops` over 5 symbols, answers of 1 to 4 steps in equal shares, fresh instances at every step, loss at the
-# answer only. By construction no answer equals its start, and none can be reached in fewer steps. (In a random permutation the
-# start itself answers 1/5, 2/5, 2/5 and 3/5 of the questions of 1, 2, 3 and 4 steps, and a model can exploit
-# that alone.)
+# answer only. By construction no answer equals its start, and none can be reached in fewer steps. (In a random
+# permutation the start itself answers 1/5, 2/5, 2/5 and 3/5 of the questions of 1, 2, 3 and 4 steps, and a model can
+# exploit that alone.)
 #
 # Model: the reference transformer, d = 64, one layer of 4 heads per loop, K = 4: each loop attends once.
 #
 # Training: every exit (per-loop loss), AdamW, batch 64, lr 2e-3 after 50 steps of warm-up, weight decay 0.1, clip 1.0,
-# 3,000 steps. All conditions are alike except for what names them. Steps and shape were chosen on one run of the raw readout
-# with a seed that is not used here (900): what two cores can train in about half an hour for three seeds.
+# 3,000 steps. All conditions are alike except for what names them. Steps and shape were chosen on one run of the raw
+# readout with a seed that is not used here (900): what two cores can train in about half an hour for three seeds.
 #
 # Measured: CE and accuracy at every exit and the norms of all tokens, on 4,096 fresh instances after the last step.
 # Every 100 steps, 1,024 instances: the first of these evaluations at which CE(1) is at most `FIRST_EXIT` gives

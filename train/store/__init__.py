@@ -1,4 +1,4 @@
-"""What is on disk: folders that are whole or not there, and the store of runs made of them. It needs no torch."""
+"""Storage on disk: folders that are either complete or absent, and the store of runs built on them. Needs no torch."""
 
 from __future__ import annotations
 
