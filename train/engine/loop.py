@@ -1,4 +1,4 @@
-"""The step loop: a model, its objective and its examples in; a trained model and a stream of events out."""
+"""The step loop: trains a model with its objective on its examples and reports events."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def train(
     """Train one run from its seed or its newest checkpoint; returns the weights and the held-out metrics.
 
     Args:
-        checkpointer: resumes the run, writes its checkpoints and stops it when asked to; nobody when omitted.
-        ranks: the processes that train this run together, each of which calls this.
-        say: told what a user should know, in words.
+        checkpointer: resumes the run, writes its checkpoints and stops it after a signal; None: no checkpoints.
+        ranks: the processes that train this run together, each of which calls this function.
+        say: shows messages to the user.
 
     Raises:
-        DivergedError: at the first step whose loss is not finite, with the likely cause.
+        DivergedError: the loss or gradient of a step is not finite; the message names the likely cause.
         OutOfMemoryError: a single window does not fit the device.
-        PreemptedError: the checkpointer was asked to stop.
+        PreemptedError: the checkpointer received a signal.
     """
     with pinned(spec.preset.threads):
         return _train(spec, examples, report, checkpointer, ranks, say)
@@ -74,7 +74,7 @@ def _train(
 
     stepper = Stepper(spec, model, device, steps, ranks=ranks, say=say)
     if ranks.count > 1:
-        stepper.state.draw_anew(0)
+        stepper.state.seed_rank(0)
     done = 0 if checkpointer is None else checkpointer.resume(stepper)
     seen = [] if checkpointer is None else evaluations(checkpointer.log())
     shares = islice(examples.training(spec.seed, done, ranks.share), steps - done)
@@ -94,7 +94,7 @@ def _train(
 
 
 def _on(device: torch.device, batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Batches on the device; on CUDA each is copied, from pinned memory, while the one before it is worked on."""
+    """Batches on the device; on CUDA each is copied from pinned memory while the one before it is processed."""
     if device.type != "cuda":
         yield from batches
         return

@@ -59,7 +59,7 @@ def ensure(
     checkpoints = Checkpoints(store.root, store.key(determinants), ranks=ranks, keep=policy.keep)
     with store.lock(determinants) if ranks.first else nullcontext():
         found = find(spec, store, examples, say) if ranks.first else None
-        if not ranks.told(found is not None):
+        if not ranks.broadcast(found is not None):
             checkpointer = Checkpointer(checkpoints, determinants, policy, report, say)
             with policy.preemption.deferred():
                 _train_into(store, spec, examples, checkpointer, ranks, say)
