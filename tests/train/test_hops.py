@@ -21,8 +21,7 @@ from tests.train.study.test_measure import ONE_OF_EACH
 from train.__main__ import main
 from train.data import TaskSpec
 from train.engine.checkpointing import CheckpointPolicy
-from train.engine.events import Event
-from train.launch.fleet import ensure_all
+from train.launch.fleet import Progress, ensure_all
 from train.launch.run import ensure, history, result
 from train.resume.preemption import PreemptedError
 from train.specification import Preset, RunSpec, preset
@@ -130,14 +129,12 @@ def test_whatever_is_measured_on_a_text_can_be_measured_on_a_task(tmp_path: Path
         assert run.metrics[f"ce_run@{k}"] == pytest.approx(run.metrics[f"ce@{k}"], abs=1e-5)
 
 
-class Watching:
+class Watching(Progress):
     """Who watches a fleet."""
 
     def __init__(self) -> None:
         self.ends: list[tuple[str, str | None]] = []
 
-    def started(self, spec: RunSpec) -> None: ...
-    def event(self, spec: RunSpec, event: Event) -> None: ...
     def ended(self, spec: RunSpec, failure: str | None) -> None:
         self.ends.append((spec.label, failure))
 

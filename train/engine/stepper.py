@@ -99,10 +99,9 @@ class Stepper:
         self.state.load(checkpoint.path, step=checkpoint.step, ranks=checkpoint.ranks)
         self._watch.gradient_before = checkpoint.progress["gradient_before"]
         if self._spec.execution.micro_batch is None and checkpoint.ranks == self.ranks.count:
-            self.micro_batch = checkpoint.progress[
-                "micro_batch"
-            ]  # The size that fit was found by trial. It determines the rounding of every step, so a resumed run must
-            use it again # instead of searching from the start.
+            # The size that fit was found by trial. It determines the rounding of every step, so that a resumed run has
+            # to use it from the start instead of searching again.
+            self.micro_batch = checkpoint.progress["micro_batch"]
 
     def _backward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss and parts of the whole share; gradients stay in the parameters. Out of memory, micro-batches shrink."""

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from train.engine.events import Event, Report
+from train.launch.fleet import Progress as FleetProgress
 from train.specification import RunSpec
 from train.store import Say
 
@@ -36,7 +37,7 @@ def fleet_bars(console: Console) -> Iterator[FleetBars]:
         yield FleetBars(console, bars)
 
 
-class FleetBars:
+class FleetBars(FleetProgress):
     """The progress of a fleet: one bar per run on a terminal, one line per finished run elsewhere."""
 
     def __init__(self, console: Console, bars: Progress) -> None:

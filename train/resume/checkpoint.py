@@ -1,4 +1,4 @@
-"""Checkpoints of a run in progress: sealed folders <store>/partial/<key>/step-<N>/, of which the newest valid one counts.
+"""Checkpoints of a run in progress: sealed folders <store>/partial/<key>/step-<N>/; the newest valid one counts.
 
 Resuming is exact: a resumed run gives bit by bit the result of an uninterrupted one. So neither the interval of
 checkpoints nor an interruption is part of a run's key. Exactness needs all state that steps depend on: weights,
@@ -83,7 +83,7 @@ class Checkpoints:
     def save(
         self, step: int, fill: Callable[[Path], None], *, run: Mapping[str, Any], progress: Mapping[str, Any], log: str
     ) -> None:
-        """Write the checkpoint of a step: on each rank `fill` writes a part into a folder, which then appears by one rename.
+        """Write the checkpoint of a step: `fill` writes the part of each rank into a folder, which appears by one rename.
 
         Raises:
             StoreError: it cannot be written; earlier checkpoints are unchanged.
