@@ -23,7 +23,7 @@ __all__ = ["COMMANDS", "Results", "from_report", "read_json"]
 
 COMMANDS: Mapping[str, str] = {
     "tiny": "pytest train --preset tiny --seeds {seeds}",
-    "hops": "pytest train -k depth_use --preset tiny --seeds {seeds}",
+    "hops": "pytest train -k hops --preset tiny --seeds {seeds}",
 }
 """The studies that the pages show, by preset: how each is made."""
 METRICS: Mapping[str, tuple[str, ...]] = {

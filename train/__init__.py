@@ -1,1 +1,1 @@
-"""The harness: it trains the runs that claims need, keeps and measures them; `pytest train` judges the claims."""
+"""The harness: trains, stores and measures the runs that claims need; `pytest train` judges the claims."""

@@ -1,21 +1,20 @@
-"""`pytest train` is the experiment runner: it trains what the selected claims need and prints what they came to."""
+"""`pytest train` is the experiment runner: it trains what the selected claims need and prints the evidence."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from loopverify.claims import CLAIMS, Claim
+from loopverify.claims import CLAIMS
 from loopverify.cli.folder import runs_folder
 from loopverify.errors import InputError, LoopverifyError
 from train.data import DataSpec
 from train.data.sources import open_source
-from train.launch.watch import FleetBars
+from train.launch.watch import fleet_bars
 from train.machine.hardware import use_device
 from train.specification import preset
 from train.store import RunStore
@@ -24,20 +23,19 @@ from train.study.verdicts import Verdicts
 
 VERDICTS = pytest.StashKey[tuple[Verdicts, ...]]()
 _HOPS = "hops"
-_NAMES = (_HOPS, "depth_use")
-"""What the experiment on the task is asked for by."""
+"""The preset of the experiment on a task, and the keyword that selects it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("loopverify experiments")
     group.addoption("--preset", default="tiny", help="tiny (default), small, 44m, 129m, 1.4b or hops")
     group.addoption("--seeds", type=int, default=1, help="seeds per condition; 3 or more for evidence (default: 1)")
-    group.addoption("--evidence", action="store_true", help="refuse seeds too few to test a claim")
+    group.addoption("--evidence", action="store_true", help="fail if the seeds are too few to test a claim")
     group.addoption("--runs", default="runs", help="folder of the run store (default: runs)")
     group.addoption("--device", default="auto", choices=["auto", "cpu", "cuda"])
     group.addoption("--data", help="auto, sotu, pydoc, wikitext103, or a text file or folder")
-    group.addoption("--steps", type=int, help="optimizer steps of a run, in place of the preset's")
-    group.addoption("--workers", type=int, help="runs trained side by side (default: as many as the cores allow)")
+    group.addoption("--steps", type=int, help="optimizer steps per run (default: the preset's)")
+    group.addoption("--workers", type=int, help="runs trained in parallel (default: as many as the cores allow)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,23 +51,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _studies(config: pytest.Config) -> list[Study]:
-    """The study of the chosen preset, and at the default one that of the task, where it is asked for by name.
+    """The study of the chosen preset and, if `-k hops` is given at the default preset, that of the task.
 
-    The task is no part of a table: it would add a quarter of an hour to every `pytest train --seeds 3`.
+    The task is part of no table: it would add a quarter of an hour to every `pytest train --seeds 3`.
     """
     source, steps = config.getoption("--data"), config.getoption("--steps")
     chosen = preset(config.getoption("--preset"), source=source, steps=steps)
     device, _ = use_device(config.getoption("--device"))
     store = RunStore(runs_folder(config.getoption("--runs")))
     study = Study(preset=chosen, seeds=config.getoption("--seeds"), store=store, device=device)
-    words = " ".join([config.option.keyword, *(Path(argument).name for argument in config.args)])
-    asked = chosen.name == "tiny" and any(name in words for name in _NAMES)
-    return [study, replace(study, preset=preset(_HOPS, steps=steps))] if asked else [study]
+    selection = " ".join([config.option.keyword, *(Path(argument).name for argument in config.args)])
+    with_task = chosen.name == "tiny" and _HOPS in selection
+    return [study, replace(study, preset=preset(_HOPS, steps=steps))] if with_task else [study]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    """A text that cannot be had is wrong use, said before anything is trained, and not the failure of every claim."""
+    """Report a text that cannot be opened as wrong use before anything is trained, not as a failure of every claim."""
     if session.config.option.collectonly:
         return
     data = session.config.stash[VERDICTS][0].study.preset.data
@@ -82,43 +80,16 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def verdicts(request: pytest.FixtureRequest) -> tuple[Verdicts, ...]:
-    """The studies behind the selected claims, every run of theirs trained or found."""
+    """The studies of the selected claims, with every run trained or found in the store."""
     verdicts = request.config.stash[VERDICTS]
     claims = [item.callspec.params["claim"] for item in request.session.items if hasattr(item, "callspec")]
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         console = Console(file=sys.stdout, emoji=False)
-        with FleetBars(console) as bars:
+        with fleet_bars(console) as bars:
             for one in verdicts:
                 one.train(claims, bars, request.config.getoption("--workers"), bars.say)
     return verdicts
-
-
-@pytest.fixture
-def judge(verdicts: tuple[Verdicts, ...]) -> Callable[[Claim], None]:
-    """Judge one claim, which the terminal summary and the report then show: it must hold, unless it is known not to."""
-
-    def judge(claim: Claim) -> None:
-        own = next((one for one in verdicts if one.covers(claim)), None)
-        if own is None:
-            pytest.skip(_not_covered(claim, verdicts[0].study.preset.name))
-        outcome, told = own.outcome(own.judge(claim))
-        if outcome == "skipped":
-            pytest.skip(told)
-        elif outcome == "xfailed":
-            pytest.xfail(told)
-        elif outcome == "failed":
-            pytest.fail(told, pytrace=False)
-
-    return judge
-
-
-def _not_covered(claim: Claim, chosen: str) -> str:
-    """Why a claim is not judged at a preset."""
-    if preset(chosen).task is not None:
-        return f"not run: it is on text, and the preset {chosen} trains on a task"
-    remedy = "ask for it: -k hops" if chosen == "tiny" else f"it is for the preset tiny or hops, not for {chosen}"
-    return f"not run: an experiment of its own on a task, a quarter of an hour for three seeds; {remedy}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

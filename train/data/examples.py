@@ -1,9 +1,9 @@
-"""Examples: what a run is trained and evaluated on, whether windows of a text or instances of a task.
+"""Examples: the training and held-out data of a run, either windows of a text or instances of a task.
 
-The engine knows data by this interface only. A training batch is a function of the run's seed and the step, so that a
-run resumes at any step exactly without any state of the data in its checkpoint.
+The engine uses data through this interface only. A training batch is a function of the run's seed and the step, so that
+a run resumes exactly at any step without a position in the data in its checkpoint.
 
-Shapes: B examples of a batch, T tokens of an example.
+Shapes: B examples per batch, T tokens per example.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from train.data.windows import Windows
 __all__ = ["Batch", "Examples", "TextExamples"]
 
 Batch = tuple[Tensor, Tensor]
-"""Tokens and targets, each (B, T) int64; targets of -100 are left out of every loss."""
+"""Tokens and targets, each (B, T) int64; targets of -100 are excluded from every loss."""
 Share = Callable[[Tensor], Tensor]
-"""From the indices (B,) of a batch to those of them that one process takes."""
+"""Maps the indices (B,) of a batch to those of one process."""
 
 
 class Examples(Protocol):
-    """Training and held-out examples, all of T tokens."""
+    """Training and held-out examples, each of T tokens."""
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of everything that determines the examples besides the fields of the preset."""
+        """SHA-256 (hex) of everything that determines the examples, except the fields of the preset."""
 
     @property
     def vocab_size(self) -> int:
-        """V: every token is in 0..V-1."""
+        """V; tokens are in 0..V-1."""
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -44,24 +44,24 @@ class Examples(Protocol):
 
     @property
     def count(self) -> int | None:
-        """Training examples of one epoch; None where every step has fresh ones."""
+        """Training examples per epoch; None if every step draws new ones."""
 
     def training(self, seed: int, start: int, share: Share) -> Iterator[Batch]:
-        """The batches of the training steps start, start + 1, ... (the first step is 0), without end.
+        """Endless batches of the training steps start, start + 1, ... (the first step is 0).
 
         Args:
-            seed: of the run.
-            share: selects the examples of a batch that the caller takes.
+            seed: the seed of the run.
+            share: selects this process's examples of a batch.
         """
 
     def held_out(self, count: int) -> Iterator[Batch]:
-        """`count` held-out examples, the same in every run, in batches of one size, to which the count is rounded down.
+        """`count` held-out examples, the same in every run, in batches of equal size.
 
-        Where there are fewer than `count`, all of them.
+        The count is rounded down to a multiple of the batch size; if there are fewer than `count`, all are returned.
         """
 
     def by_depth(self) -> Mapping[int, Batch]:
-        """The held-out examples by the steps d that their answers take; empty where examples have no answers."""
+        """Held-out examples by the number of steps d of their answers; empty if examples have no answers."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,11 +70,11 @@ class TextExamples:
 
     corpus: Corpus
     length: int
-    """T."""
+    """T, tokens per window."""
     stride: int
     """Tokens between the starts of neighboring training windows."""
     batch: int
-    """B."""
+    """B, windows per batch."""
 
     @property
     def digest(self) -> str:
@@ -110,5 +110,5 @@ class TextExamples:
 
     @cached_property
     def windows(self) -> Windows:
-        """The training windows. Raises an InputError where the text is shorter than one."""
+        """The training windows; an InputError is raised if the text is shorter than one."""
         return Windows(self.corpus.train, self.length, self.stride, name="training text")

@@ -1,6 +1,6 @@
-"""Instances of a task as examples: fresh ones at every step, and held-out ones that never change.
+"""Instances of a task as examples: drawn again at every step for training, drawn once for evaluation.
 
-Shapes: B instances, T tokens of an instance.
+Shapes: B instances per batch, T tokens per instance.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from train.store.manifest import canonical, sha256
 
 __all__ = ["TaskExamples", "TaskSpec"]
 
-# Seeds of the generators that draw instances: training adds the run's seed, which is at least 0, so that no run is
-# trained on the draws it is evaluated on.
+# Seeds of the generators that draw instances. Training adds the run's seed, which is >= 0, so that the training seed
+# never equals the held-out seed.
 _TRAINING, _HELD_OUT = 1_000_000, 999_999
 _AT_ONCE = 1024
-"""Held-out instances of a batch."""
+"""Held-out instances per batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """Which task a preset draws its instances from."""
+    """The task from which a preset draws its instances."""
 
     task: Hops | Circuit | Paragg
 
     @property
     def name(self) -> str:
-        """The task's name, such as 'hops', with which the conditions of its runs begin."""
+        """The task's name, such as 'hops', which is the prefix of the conditions of its runs."""
         return type(self.task).__name__.lower()
 
     @property
@@ -48,9 +48,9 @@ class TaskExamples:
 
     spec: TaskSpec
     batch: int
-    """B."""
+    """B, instances per training batch."""
     held_out_count: int
-    """Held-out instances, which are drawn at once."""
+    """Number of held-out instances, which are drawn in one call."""
 
     @cached_property
     def digest(self) -> str:
@@ -73,8 +73,9 @@ class TaskExamples:
     def training(self, seed: int, start: int, share: Share) -> Iterator[Batch]:
         generator = torch.Generator().manual_seed(_TRAINING + seed)
         for step in itertools.count():
-            # One stream of random numbers a run: the only way to the draw of a step is through those before it. They
-            # take a second for some thousand steps, where a generator a step would have changed all stored results.
+            # One stream of random numbers per run, so that a run that resumes at step `start` has to repeat the draws
+            # of all steps before it. That takes a second for some thousand steps; a generator per step would avoid it,
+            # but would change all stored results.
             drawn = self.spec.task.draw(self.batch, generator)
             if step >= start:
                 rows = share(torch.arange(self.batch))

@@ -1,7 +1,7 @@
-"""Parts: a text too large to be held, read a part at a time; and how local files of any size become parts.
+"""Parts: a text too large for memory, read part by part; and how local files of any size are divided into parts.
 
-Such a text is not split by the number of its documents, which no part knows, but by what they say: equal documents are
-in the same half, wherever they are.
+A part does not know the number of documents of the whole text, so each document is assigned to a half by a hash of its
+content. Equal documents are therefore in the same half, in whichever parts they occur.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from loopverify.errors import InputError
-from train.data.text import SUFFIXES, Half, Split, ended, json_text
+from train.data.text import Half, Split, decoded, ended, files_of, json_text
 
-__all__ = ["AT_ONCE", "HELD_OUT_IN", "Parts", "Reader", "files_of", "half_of", "line_parts", "size_of"]
+__all__ = ["AT_ONCE", "HELD_OUT_IN", "Parts", "Reader", "content_digest", "half_of", "line_parts", "size_of"]
 
 AT_ONCE = 2**30
-"""Bytes of text up to which a file or a folder is held whole."""
+"""Bytes of text up to which a file or a folder is read into memory as a whole."""
 HELD_OUT_IN = 100
-"""One document in so many is held out of a text in parts."""
-_PART = 2**28  # bytes of a part, about a minute of one core
-_BLOCK = 2**14  # bytes from which lines of plain text, which has no documents, are one
+"""One document in so many is held out from a text in parts."""
+_PART = 2**28  # bytes per part, about a minute on one core
+_BLOCK = 2**14  # bytes of consecutive lines that form one document of plain text
 
 Reader = Callable[[], Iterator[Split]]
-"""The documents of one part."""
+"""Returns the documents of one part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """A source of text in parts that are read one by one; opened when it is first read."""
+    """A source of text in parts, which are read independently; it is opened at the first read."""
 
     name: str
     digest: str
@@ -39,7 +39,7 @@ class Parts:
 
     @property
     def parts(self) -> int:
-        """How many parts there are."""
+        """The number of parts."""
         return len(self._readers)
 
     def read(self, part: int) -> Iterator[Split]:
@@ -52,25 +52,18 @@ class Parts:
 
 
 def half_of(text: str) -> Half:
-    """Which half a document is in: a function of its text alone."""
+    """The half of a document: a function of its text alone."""
     drawn = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     return "held_out" if drawn % HELD_OUT_IN == 0 else "train"
 
 
-def files_of(path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> list[Path]:
-    """The file itself, or the files of a folder with one of `suffixes`, at any depth, in the order of their paths."""
-    if not path.is_dir():
-        return [path]
-    return sorted(file for file in path.rglob("*") if file.suffix.lower() in suffixes and file.is_file())
-
-
 def size_of(path: Path) -> int:
-    """Bytes of the text of a file or a folder."""
+    """Size in bytes of a file, or of the text files of a folder."""
     return sum(file.stat().st_size for file in files_of(path))
 
 
 def content_digest(files: Sequence[Path], kind_of: Callable[[Path], str]) -> str:
-    """SHA-256 (hex) over the contents of files, in order, and how each is read."""
+    """SHA-256 (hex) of the contents of files, in order, and of the kind of each, which determines how it is read."""
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as opened:
@@ -81,7 +74,7 @@ def content_digest(files: Sequence[Path], kind_of: Callable[[Path], str]) -> str
 def line_parts(path: Path) -> Parts:
     """A file or a folder of any size, in parts of whole lines.
 
-    A .jsonl file has a document a line; of any other, a document is as many lines as make a block of about 16 kB.
+    A .jsonl file has one document per line; in any other file, blocks of lines of about 16 kB are the documents.
     """
     files = files_of(path)
     readers = [
@@ -124,21 +117,8 @@ def _lines(file: Path, start: int, stop: int) -> Iterator[tuple[int, str]]:
         with file.open("rb") as opened:
             if start:
                 opened.seek(start - 1)
-                opened.readline()  # the rest of a line that another range has, or the end of one
+                opened.readline()  # the rest of a line that begins in the range before
             while (at := opened.tell()) < stop and (line := opened.readline()):
-                yield at, _text(line, file, at)
+                yield at, decoded(line, file, at).replace("\r\n", "\n")
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror or error}") from error
-
-
-def _text(line: bytes, file: Path, at: int) -> str:
-    try:
-        text = line.decode("utf-8-sig" if at == 0 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{file} is not UTF-8 text: byte 0x{line[error.start]:02x} at offset {at + error.start} ({error.reason}). "
-            "Convert it to UTF-8, or leave it out"
-        ) from error
-    if "\0" in text:
-        raise InputError(f"{file} holds a NUL character in the line at offset {at}; it is binary data, not text")
-    return text.replace("\r\n", "\n")

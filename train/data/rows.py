@@ -1,4 +1,4 @@
-"""Texts that the library datasets reads: of the Hugging Face hub, and local Parquet and Arrow files."""
+"""Texts read by the library datasets: from the Hugging Face hub, and from local Parquet and Arrow files."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from pathlib import Path
 from typing import Any
 
 from loopverify.errors import InputError, MissingDependencyError
-from train.data.parts import Parts, Reader, content_digest, files_of, half_of
-from train.data.text import Half, Split, ended
+from train.data.parts import Parts, Reader, content_digest, half_of
+from train.data.text import Half, Split, ended, files_of
 
 __all__ = ["TABLES", "fineweb", "table_parts", "wikitext103"]
 
 TABLES = {".parquet": "parquet", ".arrow": "arrow"}
-"""The tables that are read, and what datasets calls them."""
-_ROWS_AT_ONCE = 10_000  # one at a time would take a minute more a million
+"""Suffixes of readable tables, and their names in datasets."""
+_ROWS_AT_ONCE = 10_000  # reading single rows would take a minute longer per million
 _WIKITEXT_PARTS = 16
 
 
 def wikitext103() -> Parts:
-    """WikiText-103 raw by article, with its own training and validation halves (the paper's text)."""
+    """WikiText-103 raw by article, split as published into training and validation (the paper's text)."""
     return _hub("wikitext103", "Salesforce/wikitext", "wikitext-103-raw-v1", _wikitext_readers)
 
 
 def fineweb() -> Parts:
-    """FineWeb sample-10BT, streamed: a part for each of its files."""
+    """FineWeb sample-10BT, streamed: one part per file."""
     return _hub("fineweb", "HuggingFaceFW/fineweb", "sample-10BT", _streamed_readers)
 
 
 def table_parts(path: Path) -> Parts:
-    """Local Parquet or Arrow files with a column "text": a part for each."""
+    """Local Parquet or Arrow files with a column "text": one part per file."""
     files = files_of(path, tuple(TABLES))
     return Parts(
         name=str(path),
@@ -43,14 +43,14 @@ def table_parts(path: Path) -> Parts:
 
 
 def _hub(name: str, repository: str, config: str, readers: Callable[[str, str], list[Reader]]) -> Parts:
-    """A text of the hub. It is told by its name, so that a corpus, once made, is found without a connection."""
+    """A text of the hub. Its digest is that of its name, so that a stored corpus is found without a connection."""
 
     def opened() -> list[Reader]:
         try:
             return readers(repository, config)
-        except OSError as error:  # every connection error is one
+        except OSError as error:  # connection errors are OSErrors
             raise InputError(
-                f"the text {name!r} is neither in the cache of datasets nor to be had ({type(error).__name__}: "
+                f"the text {name!r} is not in the cache of datasets and cannot be downloaded ({type(error).__name__}: "
                 f"{error}). Load it once with a connection, or choose another text"
             ) from error
 
@@ -102,8 +102,8 @@ def _rows_from(rows: Any, start: int) -> Iterator[str]:
 def _articles(rows: Iterable[str], start: int, stop: int) -> Iterator[str]:
     """Rows (one line of text each) joined to articles, which begin at a heading of the first level, ' = Title = '.
 
-    Of rows that are numbered from `start`, those articles that begin before `stop`; what comes before the first heading
-    belongs to the article before, and to the first one where there is none.
+    `rows` are numbered from `start`; only articles that begin before row `stop` are returned. Rows before the first
+    heading belong to the article before them, which another part returns, or, if `start` is 0, form an article.
     """
     article: list[str] | None = [] if start == 0 else None
     for number, row in enumerate(rows, start=start):

@@ -1,6 +1,6 @@
-"""Tokens on disk: a stream of token ids in memory-mapped shards, of which only what is looked at is read.
+"""Tokens on disk: a stream of token ids in memory-mapped shards, read on access.
 
-Shapes: N tokens of the stream, B windows, T tokens of a window.
+Shapes: N tokens of the stream, B windows, T tokens per window.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def dtype_for(vocab_size: int) -> np.dtype[Any]:
 
 
 def write_ids(path: Path, rows: Iterable[NDArray[Any]], dtype: np.dtype[Any]) -> int:
-    """Write rows of ids one after another, as bare numbers; returns how many."""
+    """Write rows of ids one after another, as raw numbers; returns the number of ids."""
     count = 0
     with path.open("wb") as file:
         for row in rows:
@@ -33,19 +33,19 @@ def write_ids(path: Path, rows: Iterable[NDArray[Any]], dtype: np.dtype[Any]) ->
 
 
 def map_ids(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The ids (n,) that `write_ids` wrote, mapped into memory and read where they are looked at."""
+    """The ids (n,) that `write_ids` wrote, memory-mapped."""
     if path.stat().st_size == 0:
-        return np.empty(0, dtype)  # nothing cannot be mapped
+        return np.empty(0, dtype)  # an empty file cannot be mapped
     return np.memmap(path, dtype=dtype, mode="r")
 
 
 class Tokens:
-    """A stream of N token ids, in shards that follow one another; `len()` is N, `np.asarray()` all of them."""
+    """A stream of N token ids in consecutive shards; `len()` is N, `np.asarray()` returns all ids."""
 
     def __init__(self, shards: Sequence[NDArray[Any]]) -> None:
         """
         Args:
-            shards: rows of integers (n_i,), their sum being N.
+            shards: integers (n_i,), whose lengths add up to N.
         """
         self.shards = tuple(shards)
         self._starts = np.cumsum([0, *(len(shard) for shard in shards)])
@@ -62,7 +62,7 @@ class Tokens:
         return np.concatenate(self.shards).astype(dtype if dtype is not None else np.int64)
 
     def at(self, starts: Tensor, length: int) -> Tensor:
-        """(B, length) int64: the tokens from each of B positions on, wherever the shards are joined."""
+        """(B, length) int64: the tokens from each of B positions on, across the boundaries of shards."""
         wanted = starts.numpy()[:, None] + np.arange(length)
         found = np.empty(wanted.shape, np.int64)
         homes = np.searchsorted(self._starts, wanted, side="right") - 1

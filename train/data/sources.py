@@ -1,4 +1,4 @@
-"""Where a text comes from: its name, or the path of a file or a folder."""
+"""The source of a text: a name, or the path of a file or a folder."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from loopverify.errors import InputError, MissingDependencyError
-from train.data.parts import AT_ONCE, files_of, line_parts, size_of
+from train.data.parts import AT_ONCE, line_parts, size_of
 from train.data.rows import TABLES, fineweb, table_parts, wikitext103
-from train.data.text import Document, Documents, Source, read_path, split
+from train.data.text import Document, Documents, Source, files_of, read_path, split
 
 __all__ = ["NAMED", "open_source"]
 
@@ -22,11 +22,11 @@ def open_source(source: str) -> Source:
 
     Args:
         source: one of `NAMED`, or the path of a text or Parquet file or of a folder of such files ('./sotu' for a
-            folder that is called like a name). Text up to `AT_ONCE` bytes is held whole; more, and tables, are read in
-            parts.
+            folder with the name of a text). Text up to `AT_ONCE` bytes is read as a whole; longer text and tables are
+            read in parts.
 
     Raises:
-        InputError: no such name or path, or nothing readable in it.
+        InputError: no such name or path, or it contains no readable text.
         MissingDependencyError: the package that a named source comes with is not installed.
     """
     if source in NAMED:
@@ -41,7 +41,7 @@ def open_source(source: str) -> Source:
 
 def _sotu() -> Documents:
     """State of the Union addresses since 1790, by year, as the package `sotu` ships them."""
-    # The files are enough: importing the package would import pandas.
+    # Only its files are needed; importing the package would import pandas.
     try:
         package = importlib.metadata.distribution("sotu")
     except importlib.metadata.PackageNotFoundError as error:
@@ -72,7 +72,7 @@ def _auto() -> Documents:
     except MissingDependencyError as error:
         found = _pydoc()
         characters = sum(len(d.text) for d in found.train + found.held_out)
-        notice = f"{error}. Going on with {found.name} ({characters:,} characters)"
+        notice = f"{error}. Using {found.name} instead ({characters:,} characters)"
         return replace(found, notice=notice if found.notice is None else f"{notice}. {found.notice}")
 
 
@@ -83,4 +83,4 @@ NAMED: dict[str, Callable[[], Source]] = {
     "sotu": _sotu,
     "wikitext103": wikitext103,
 }
-"""Texts by name; 'auto' is sotu where it is installed, else pydoc."""
+"""Texts by name; 'auto' is sotu if it is installed, else pydoc."""

@@ -1,4 +1,4 @@
-"""Documents: a text that is held whole, of which some are held out; and how a file or a folder becomes one."""
+"""Documents: a text in memory, split into training and held-out documents; and how files and folders are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ __all__ = [
     "Source",
     "Split",
     "cut",
+    "decoded",
     "ended",
+    "files_of",
     "json_text",
     "read_path",
     "split",
@@ -30,44 +32,44 @@ __all__ = [
 
 Half = Literal["train", "held_out"]
 Split = tuple[Half, str]
-"""One document's half, and its text."""
+"""The half of a document, and its text."""
 
 
 class Source(Protocol):
-    """A text in parts, each of which can be read by itself, by any process."""
+    """A text in parts, each of which can be read independently by any process."""
 
     @property
     def name(self) -> str:
-        """The source, for people."""
+        """Human-readable name of the source."""
 
     @property
     def digest(self) -> str:
-        """What tells this text from any other, hex."""
+        """Hex digest that identifies the text."""
 
     @property
     def notice(self) -> str | None:
-        """What a user should be told about this source, if anything."""
+        """A warning about the source for the user, or None."""
 
     @property
     def parts(self) -> int:
-        """How many parts there are: a property of the text, not of who reads it."""
+        """The number of parts: a property of the text, independent of its readers."""
 
     def read(self, part: int) -> Iterator[Split]:
-        """The documents of a part, 0, 1, ..., parts - 1; those of all of them in this order are the text."""
+        """The documents of part 0, 1, ..., parts - 1; the text is the concatenation of all parts in this order."""
 
 
 HELD_OUT_EVERY = 10
-"""One document in so many is held out (the 6th, 16th, 26th, ...), so that in documents that are ordered by time, or
-cut from one text, the held-out ones lie as evenly as can be."""
+"""One document in so many is held out (the 6th, 16th, 26th, ...): if documents are ordered by time or cut from one
+text, the held-out ones are spread evenly."""
 SUFFIXES = (".jsonl", ".md", ".rst", ".text", ".txt")
-"""The files of a folder that are read."""
+"""Suffixes of the files of a folder that are read."""
 
 _PIECES = 100
 _BREAKS = (r"\n[^\S\n]*\n\s*", r"\n\s*", r"\s+")  # blank lines, else line ends, else any white space
 
 
 class Document(NamedTuple):
-    """One text and what it is called in its source."""
+    """One text and its name in the source."""
 
     name: str
     text: str
@@ -75,45 +77,48 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Documents:
-    """A source of text of one part, split: no document is in both halves."""
+    """A source of text in one part, split so that no document is in both halves."""
 
     name: str
-    """The source, for people."""
+    """Human-readable name of the source."""
     train: tuple[Document, ...]
     held_out: tuple[Document, ...]
     notice: str | None = None
-    """What a user should be told about this source, if anything."""
+    """A warning about the source for the user, or None."""
 
     @property
     def parts(self) -> int:
-        """One: it is held whole."""
+        """One: the text is in memory."""
         return 1
 
     def read(self, part: int) -> Iterator[Split]:
-        """All documents, first those of the training half."""
+        """All documents, the training half first."""
         yield from (("train", document.text) for document in self.train)
         yield from (("held_out", document.text) for document in self.held_out)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) over the texts of both halves, in order; what they are called becomes no token."""
+        """SHA-256 (hex) of the texts of both halves, in order, without the names of documents, which are not
+        tokenized."""
         digest = hashlib.sha256()
         for half in (self.train, self.held_out):
             digest.update(f"{len(half)}\n".encode())
             for document in half:
                 text = document.text.encode()
-                digest.update(f"{len(text)}\n".encode() + text)  # lengths keep the joints apart
+                digest.update(
+                    f"{len(text)}\n".encode() + text
+                )  # with lengths, so that other boundaries give another digest
         return digest.hexdigest()
 
 
 def split(source: str, documents: Sequence[Document]) -> Documents:
-    """Hold out one document in `HELD_OUT_EVERY`; of fewer than that, the middle one.
+    """Hold out one document in `HELD_OUT_EVERY`; if there are fewer, the middle one.
 
-    Documents without words are left out. One whose text repeats an earlier one is, too, and the notice says so: it
-    could otherwise be in both halves. Fewer than `HELD_OUT_EVERY` documents are first `cut` into pieces.
+    Documents without words are left out. So are documents that repeat an earlier text, which could otherwise be in both
+    halves; the notice reports them. Fewer than `HELD_OUT_EVERY` documents are first `cut` into pieces.
 
     Raises:
-        InputError: no text, or a text that cannot be split at all.
+        InputError: there is no text, or it cannot be split.
     """
     written = [d for d in documents if d.text.strip()]
     if not written:
@@ -144,8 +149,8 @@ def split(source: str, documents: Sequence[Document]) -> Documents:
 def cut(document: Document) -> list[Document]:
     """A document as about a hundred contiguous pieces of similar length that join to its text.
 
-    It is cut at blank lines; at line ends, where that gives fewer than `HELD_OUT_EVERY` pieces; at any white space,
-    where that does.
+    It is cut at blank lines; if that gives fewer than `HELD_OUT_EVERY` pieces, at line ends; if that still does, at any
+    white space.
     """
     blocks = [document.text]
     for at in _BREAKS:
@@ -167,7 +172,7 @@ def read_path(path: Path) -> list[Document]:
     of each line. Any other file: one document.
 
     Raises:
-        InputError: nothing there, nothing to read in it, or something that is not UTF-8 text.
+        InputError: the path does not exist, contains no readable file, or a file is not UTF-8 text.
     """
     try:
         if path.is_dir():
@@ -180,25 +185,41 @@ def read_path(path: Path) -> list[Document]:
     raise InputError(f"{path} {kind}; expected a text file or a folder of text files")
 
 
-def _read_folder(folder: Path) -> Iterator[Document]:
-    files = sorted(f.relative_to(folder) for f in folder.rglob("*") if f.suffix.lower() in SUFFIXES)
-    files = [file for file in files if (folder / file).is_file()]
-    if not files:
-        raise InputError(f"the folder {folder} has no text; expected files that end in {', '.join(SUFFIXES)}")
-    for file in files:
-        yield from _read_file(folder / file, file.as_posix())
+def files_of(path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> list[Path]:
+    """The file itself, or the files of a folder with one of `suffixes`, at any depth, in the order of their paths."""
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.rglob("*") if file.suffix.lower() in suffixes and file.is_file())
 
 
-def _read_file(path: Path, name: str) -> Iterator[Document]:
+def decoded(content: bytes, file: Path, at: int = 0) -> str:
+    """The UTF-8 text of `content`, the bytes of a file from offset `at` on.
+
+    Raises:
+        InputError: it is not UTF-8, or holds a NUL character.
+    """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = content.decode("utf-8-sig" if at == 0 else "utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset {error.start} "
+            f"{file} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset {at + error.start} "
             f"({error.reason}). Convert it to UTF-8, or leave it out"
         ) from error
     if "\0" in text:
-        raise InputError(f"{path} holds a NUL character at offset {text.index(chr(0))}; it is binary data, not text")
+        raise InputError(f"{file} holds a NUL character at offset {at + content.index(0)}; it is binary data, not text")
+    return text
+
+
+def _read_folder(folder: Path) -> Iterator[Document]:
+    files = files_of(folder)
+    if not files:
+        raise InputError(f"the folder {folder} has no text; expected files that end in {', '.join(SUFFIXES)}")
+    for file in files:
+        yield from _read_file(file, file.relative_to(folder).as_posix())
+
+
+def _read_file(path: Path, name: str) -> Iterator[Document]:
+    text = decoded(path.read_bytes(), path).replace("\r\n", "\n").replace("\r", "\n")
     if path.suffix.lower() != ".jsonl":
         yield Document(name, text)
         return
@@ -211,7 +232,7 @@ def json_text(line: str, where: str) -> str:
     """The "text" of a line of a .jsonl file.
 
     Raises:
-        InputError: it is no object with one, `where` being named.
+        InputError: the line is not an object with a string "text"; the message names `where`.
     """
     try:
         record = json.loads(line)
@@ -225,11 +246,11 @@ def json_text(line: str, where: str) -> str:
 
 
 def _blocks(text: str, at: str) -> list[str]:
-    """The text cut after every match."""
+    """The text, cut after every match of the pattern."""
     ends = [match.end() for match in re.finditer(at, text)]
     return [block for a, b in zip([0, *ends], [*ends, len(text)], strict=True) if (block := text[a:b])]
 
 
 def ended(text: str) -> str:
-    """With a blank line at its end unless it ends in white space, since documents follow one another in a stream."""
+    """The text with a blank line added unless it ends in white space, which separates it from the next document."""
     return text if text[-1].isspace() else text + "\n\n"

@@ -1,11 +1,12 @@
-"""Pieces: the parts of a text as tokens, made apart by any number of processes, kept as they are finished, then joined.
+"""Pieces: the tokenized parts of a text, made independently by any number of processes, stored, and then joined.
 
-No part knows the vocabulary of the whole text. So a piece numbers its tokens by a vocabulary of its own, in the order
-in which they appear, and counts them; joining adds the counts, gives the ids, and renumbers.
+The vocabulary of the whole text is unknown while a part is tokenized. A piece therefore numbers its tokens by its own
+vocabulary, in order of first occurrence, and counts them. Joining adds up the counts, which determine the ids, and
+renumbers the tokens of every piece.
 
-    <piece>/train.bin, held_out.bin     uint32 numbers of the piece's own vocabulary
-    <piece>/vocabulary.json             its tokens in the order of their numbers, and their counts in the train half
-    <piece>/facts.json                  how many documents, tokens and characters
+    <piece>/train.bin, held_out.bin     uint32 numbers in the piece's own vocabulary
+    <piece>/vocabulary.json             its tokens in the order of their numbers, with their counts in the training half
+    <piece>/facts.json                  numbers of documents, tokens and characters
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
 from multiprocessing import get_context
@@ -28,36 +29,35 @@ from train.data.sources import open_source
 from train.data.text import Half, Source, Split
 from train.data.tokenizer import RULES, Tokenizer, count_dropped, find_tokens
 from train.provenance.closure import code_digest
-from train.store import CorruptRunError, RunStore, StoredRun
+from train.store import RunStore, Say, StoredRun
 
 __all__ = ["FACTS", "HALVES", "make_pieces", "renumbered", "vocabulary"]
 
 FACTS = "facts.json"
 HALVES: tuple[Half, ...] = get_args(Half)
-Say = Callable[[str], None]
 
 _CODE = code_digest(__name__)
 _NUMBERS = np.dtype("<u4")
 _VOCABULARY = "vocabulary.json"
-_CHUNK = 2**24  # numbers at once
+_CHUNK = 2**24  # numbers per chunk
 _log = logging.getLogger(__name__)
 
 
 def make_pieces(
-    source: str, text: Source, parts: int, store: RunStore, *, workers: int, say: Say = lambda told: None
+    source: str, text: Source, parts: int, store: RunStore, *, workers: int, say: Say = lambda message: None
 ) -> list[StoredRun]:
-    """The pieces of the first `parts` parts of a text, in order; those that `store` has are not made again.
+    """The pieces of the first `parts` parts of a text, in order; pieces that are in `store` are not made again.
 
     Args:
-        source: what `open_source` opens as `text`, for other processes.
-        workers: how many parts are read at once, each by a process of its own.
+        source: the argument with which `open_source` returns `text`, for other processes.
+        workers: number of processes, each of which reads one part at a time.
 
     Raises:
         InputError: a part cannot be read as text.
         StoreError: the store cannot be written.
     """
     keys = [_key(text, part) for part in range(parts)]
-    found = [_find(store, key) for key in keys]
+    found = [store.peek(key) for key in keys]
     missing = [part for part, piece in enumerate(found) if piece is None]
     if len(missing) < parts:
         say(f"{text.name}: {parts - len(missing)} of {parts} parts are there")
@@ -70,7 +70,7 @@ def make_pieces(
 
 
 def vocabulary(pieces: Iterable[StoredRun], *, vocab_max: int, min_freq: int) -> Tokenizer:
-    """The tokenizer that fits the train half of all pieces; see `Tokenizer.fit`."""
+    """The tokenizer fit to the training half of all pieces; see `Tokenizer.fit`."""
     counts: Counter[str] = Counter()
     for piece in pieces:
         own = piece.json(_VOCABULARY)
@@ -79,20 +79,20 @@ def vocabulary(pieces: Iterable[StoredRun], *, vocab_max: int, min_freq: int) ->
 
 
 def renumbered(piece: StoredRun, half: Half, tokenizer: Tokenizer) -> Iterator[NDArray[Any]]:
-    """The tokens of one half of a piece as ids of a tokenizer, a row of them at a time."""
+    """The tokens of one half of a piece as ids of a tokenizer, chunk by chunk."""
     ids = tokenizer.ids_of(piece.json(_VOCABULARY)["tokens"])
     numbers = map_ids(piece.path / f"{half}.bin", _NUMBERS)
     return (ids[numbers[first : first + _CHUNK]] for first in range(0, len(numbers), _CHUNK))
 
 
 def _made(source: str, text: Source, missing: list[int], store: RunStore, workers: int) -> Iterator[int]:
-    """Make the missing pieces; yields each part as it is done."""
+    """Make the missing pieces; yields each part when it is finished."""
     if min(workers, len(missing)) <= 1:
         for part in missing:
             _make(text, part, store)
             yield part
         return
-    # Spawned, since a process with threads cannot be forked safely.
+    # Spawned, because a process with threads cannot be forked safely.
     with ProcessPoolExecutor(min(workers, len(missing)), mp_context=get_context("spawn")) as pool:
         pending = {pool.submit(_make_elsewhere, source, part, str(store.root)): part for part in missing}
         try:
@@ -108,13 +108,13 @@ def _make_elsewhere(source: str, part: int, root: str) -> None:
     _make(_opened(source), part, RunStore(root, folder="pieces"))
 
 
-_opened = lru_cache(maxsize=1)(open_source)  # once a process
+_opened = lru_cache(maxsize=1)(open_source)  # once per process
 
 
 def _make(text: Source, part: int, store: RunStore) -> None:
     key = _key(text, part)
     with store.lock(key):
-        if _find(store, key, discard=True) is None:
+        if store.find(key, _log.warning, "this part is tokenized again") is None:
             with store.create(key) as folder:
                 (folder / FACTS).write_text(json.dumps(_tokenize(text.read(part), folder)), encoding="utf-8")
 
@@ -146,12 +146,3 @@ def _tokenize(documents: Iterable[Split], folder: Path) -> dict[str, Any]:
 
 def _key(text: Source, part: int) -> Mapping[str, Any]:
     return {"text": text.digest, "part": part, **RULES, "code": _CODE}
-
-
-def _find(store: RunStore, key: Mapping[str, Any], discard: bool = False) -> StoredRun | None:
-    try:
-        return store.get(key)
-    except CorruptRunError as error:
-        if discard:
-            _log.warning("%s. Moved to %s; this part is tokenized again", error, store.discard(error.key))
-        return None

@@ -1,4 +1,4 @@
-"""The paper's tokenizer: what a regular expression finds, white space included, and a vocabulary fit by frequency."""
+"""The paper's tokenizer: matches of a regular expression, white space included, and a vocabulary by frequency."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ PATTERN = r"\s+|[A-Za-z0-9_]+|[^\w\s]"
 """The paper's expression (Sharma & Vu 2026, section 3): runs of white space, runs of ASCII word characters, and
 single other characters. Letters and digits outside ASCII ('é', '²') match none of the three and are dropped."""
 RULES = {"pattern": PATTERN, "unicode": unicodedata.unidata_version}
-"""By which a text is cut into tokens, code apart: which characters are letters is what Python's Unicode tables say."""
+"""What determines the tokens of a text, apart from code; Python's Unicode tables define which characters are
+letters."""
 UNKNOWN = "<unk>"
-"""What token 0 reads. No token of a text is called so: the pattern never finds these five characters as one."""
+"""The text of token 0. It equals no token of a text: the pattern never matches these five characters as one."""
 
 _FORMAT = 1
 _FIND = re.compile(PATTERN).findall
@@ -39,7 +40,7 @@ def find_tokens(text: str) -> list[str]:
 
 
 def count_dropped(text: str) -> int:
-    """How many characters of a text belong to no token: its letters and digits outside ASCII."""
+    """Number of characters of a text that belong to no token: letters and digits outside ASCII."""
     return 0 if text.isascii() else len(_DROPPED(text))
 
 
@@ -48,26 +49,26 @@ class Tokenizer:
     """A vocabulary over `PATTERN`: token ids 0..V-1, of which 0 is `<unk>`."""
 
     tokens: tuple[str, ...]
-    """The text of each id; id 0 is `UNKNOWN`, the others from frequent to rare."""
+    """The text of each id: id 0 is `UNKNOWN`, the others are sorted from frequent to rare."""
 
     def __post_init__(self) -> None:
         if len(self.tokens) < 2 or self.tokens[0] != UNKNOWN or len(set(self.tokens)) != len(self.tokens):
             raise InputError(
                 f"a vocabulary of {len(self.tokens)} tokens ({len(set(self.tokens))} distinct) that begins with "
-                f"{self.tokens[:1]}; expected {UNKNOWN!r} first, then at least one token, none of them twice"
+                f"{self.tokens[:1]}; expected {UNKNOWN!r} first, then at least one token, all of them distinct"
             )
 
     @classmethod
     def fit(cls, texts: Iterable[str], *, vocab_max: int, min_freq: int) -> Tokenizer:
-        """The vocabulary of some texts.
+        """The tokenizer fit to some texts.
 
         Args:
-            vocab_max: the most ids to give, `<unk>` included.
-            min_freq: how often a token must occur to get one. The most frequent tokens come first; of equally
-                frequent ones those first in code point order, so that the result never depends on chance.
+            vocab_max: largest number of ids, `<unk>` included.
+            min_freq: smallest number of occurrences for which a token gets an id. Ids follow frequency, and code point
+                order among equally frequent tokens, so that the result is deterministic.
 
         Raises:
-            InputError: vocab_max < 2, min_freq < 1, or no token that is frequent enough.
+            InputError: vocab_max < 2, min_freq < 1, or no token is frequent enough.
         """
         counts: Counter[str] = Counter()
         for text in texts:
@@ -76,7 +77,7 @@ class Tokenizer:
 
     @classmethod
     def of_counts(cls, counts: Mapping[str, int], *, vocab_max: int, min_freq: int) -> Tokenizer:
-        """As `fit`, from how often each token occurs."""
+        """As `fit`, from the number of occurrences of each token."""
         check_size(vocab_max=vocab_max, min_freq=min_freq)
         if not counts:
             raise InputError("the text has no token to fit a vocabulary to; give a text with words")
@@ -108,10 +109,10 @@ class Tokenizer:
         return np.fromiter((ids.get(token, 0) for token in tokens), dtype=np.int64, count=len(tokens))
 
     def decode(self, ids: ArrayLike) -> str:
-        """The text of token ids (T,): that which was encoded, but for dropped characters and `<unk>`s.
+        """The text of token ids (T,): the encoded text, except for dropped characters and `<unk>`s.
 
         Raises:
-            InputError: ids that are no row of integers in 0..V-1.
+            InputError: ids are not a row of integers in 0..V-1.
         """
         array = np.asarray(ids)
         if array.size == 0:
@@ -132,7 +133,7 @@ class Tokenizer:
         """The tokenizer that `to_json` wrote.
 
         Raises:
-            InputError: not the JSON of a tokenizer, or of one with another pattern or format.
+            InputError: not the JSON of a tokenizer, or it has another pattern or format.
         """
         try:
             record = json.loads(text)
@@ -165,7 +166,7 @@ class Tokenizer:
 
 
 def check_size(*, vocab_max: int, min_freq: int) -> None:
-    """Refuse sizes of a vocabulary that mean nothing."""
+    """Raise an InputError unless vocab_max is an integer >= 2 and min_freq one >= 1."""
     for name, value, least in (("vocab_max", vocab_max, 2), ("min_freq", min_freq, 1)):
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise InputError(f"{name} is {value!r}; expected an integer >= {least}")

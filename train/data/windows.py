@@ -1,6 +1,6 @@
-"""Windows of a token stream: which tokens a training step or an evaluation sees, without any state to resume.
+"""Windows of a token stream: the tokens of each training step and of an evaluation, without a state to resume.
 
-Shapes: N tokens of the stream, B windows of a batch, T tokens of a window.
+Shapes: N tokens of the stream, B windows per batch, T tokens per window.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _INTEGERS = (torch.int16, torch.int32, torch.int64)
 
 
 class Windows:
-    """Windows of `length` tokens that start every `stride` tokens of a stream; `len()` of them.
+    """Windows of `length` tokens that start every `stride` tokens of a stream; `len()` is their number.
 
-    Each window takes length + 1 tokens: inputs and, one token later, targets. Tokens after the last whole window
+    Each window takes length + 1 tokens: inputs and, shifted by one token, targets. Tokens after the last whole window
     are not used.
     """
 
     def __init__(self, tokens: Tokens | Tensor, length: int, stride: int, *, name: str = "text") -> None:
         """
         Args:
-            tokens: a stream of N, on disk; or (N,) integers.
+            tokens: a stream of N tokens, or integers (N,).
             length: T; the paper's is 256.
-            stride: tokens between the starts of neighboring windows; the paper's is 128.
-            name: what error messages call the stream.
+            stride: tokens between the starts of consecutive windows; the paper's is 128.
+            name: the name of the stream in error messages.
 
         Raises:
-            InputError: a stream shorter than one window, or arguments of the wrong form.
+            InputError: the stream is shorter than one window, or an argument has the wrong type or shape.
         """
         for what, value in (("length", length), ("stride", stride)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -60,7 +60,7 @@ class Windows:
         """Inputs and targets, each (B, T) int64, of the windows with the given indices (B,).
 
         Raises:
-            InputError: an index outside 0..len-1.
+            InputError: an index is outside 0..len-1.
         """
         chosen = torch.as_tensor(indices, dtype=torch.int64)
         if chosen.ndim != 1 or len(chosen) == 0 or int(chosen.min()) < 0 or int(chosen.max()) >= len(self):
@@ -73,11 +73,11 @@ class Windows:
     def order(self, step: int, batch: int, seed: int) -> Tensor:
         """Indices (batch,) of the windows of training step 0, 1, 2, ...: a function of its arguments alone.
 
-        Every epoch of len // batch steps is a permutation of its own, without the len % batch windows at its end.
-        So a run resumes at any step exactly, by asking for that step.
+        Every epoch of len // batch steps has its own permutation of the windows, whose last len % batch are left out.
+        A run therefore resumes exactly at any step, without a stored position.
 
         Raises:
-            InputError: step or seed < 0, or a batch that is not in 1..len.
+            InputError: step or seed < 0, or batch outside 1..len.
         """
         if batch < 1 or batch > len(self):
             raise InputError(
@@ -90,11 +90,11 @@ class Windows:
         return _permutation(len(self), seed, epoch)[place * batch : (place + 1) * batch].clone()
 
     def evenly_spaced(self, count: int, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches (inputs, targets) of `count` windows spread evenly over the stream, none overlapping another.
+        """Batches (inputs, targets) of `count` windows spread evenly over the stream, without overlap.
 
         They depend neither on a seed nor on the stride. All batches have the same size, so that a mean over batches
-        is one over windows: where the stream has fewer windows, or `count` is no multiple of `batch`, the count is
-        rounded down, and fewer windows than `batch` make one batch.
+        is a mean over windows. `count` is therefore limited to the windows of the stream and rounded down to a multiple
+        of `batch`; if fewer than `batch` remain, they form one batch.
 
         Raises:
             InputError: count or batch < 1.
@@ -115,7 +115,7 @@ class Windows:
 
 @lru_cache(maxsize=2)
 def _permutation(count: int, seed: int, epoch: int) -> Tensor:
-    """A permutation of 0..count-1 that neither reads nor moves a global random state."""
+    """A permutation of 0..count-1 that neither reads nor changes the global random state."""
     mixed = hashlib.sha256(f"{seed}/{epoch}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(mixed[:8], "big") >> 1)
     return torch.randperm(count, generator=generator)

@@ -1,1 +1,1 @@
-"""How steps are computed: the model in training, its steps, their loop, and what is watched meanwhile."""
+"""The computation of training: the model in training, its steps, their loop, evaluation and monitoring."""

@@ -1,4 +1,4 @@
-"""Divergence: a loss that stops being a finite number ends a run, with step, likely cause and advice."""
+"""Divergence: a non-finite loss or gradient ends a run with a message: step, likely cause and advice."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ __all__ = ["DivergedError", "DivergenceWatch"]
 
 
 class DivergedError(LoopverifyError):
-    """The loss stopped being a finite number."""
+    """The loss or its gradient is not finite."""
 
 
 class DivergenceWatch:
-    """Notes the losses of a run at once, and looks at them when that is cheap."""
+    """Records the losses of all steps on the device and checks them in groups, since a check waits for the device."""
 
     def __init__(self, spec: RunSpec, trainee: Trainee) -> None:
         self.gradient_before: float | None = None
-        """The last gradient norm that was looked at and found finite."""
+        """The last gradient norm that was checked and found finite."""
         self._spec, self._trainee = spec, trainee
         self._unseen: list[tuple[int, Tensor]] = []
-        """(step, its loss and gradient norm (2,)) not yet looked at."""
+        """(step, its loss and gradient norm (2,)), not yet checked."""
         self._tokens: Tensor | None = None
         self._lr = 0.0
 
     def note(self, step: int, loss: Tensor, gradient_norm: Tensor, tokens: Tensor, lr: float) -> None:
-        """Remember a step without waiting for its numbers."""
+        """Record a step without waiting for the device."""
         self._unseen.append((step, torch.stack((loss, gradient_norm))))
         self._tokens, self._lr = tokens, lr
 
-    def look(self, ranks: Ranks) -> None:
-        """Look at what was noted since the last time, all ranks together.
+    def check(self, ranks: Ranks) -> None:
+        """Check the steps since the last check, on all ranks together.
 
         Raises:
-            DivergedError: at the first step that has no finite loss or gradient on some rank.
+            DivergedError: at the first step whose loss or gradient is not finite on some rank.
         """
         seen, self._unseen = self._unseen, []
         for step, numbers in seen:
             loss, gradient = ranks.average_(numbers).tolist()
             if not (math.isfinite(loss) and math.isfinite(gradient)):
-                raise DivergedError(self._told(step, loss, gradient))
+                raise DivergedError(self._message(step, loss, gradient))
             self.gradient_before = gradient
 
-    def _told(self, step: int, loss: float, gradient: float) -> str:
+    def _message(self, step: int, loss: float, gradient: float) -> str:
         before = "none" if self.gradient_before is None else f"{self.gradient_before:.3g}"
         return (
             f"{self._spec.label}: at step {step} the loss is {loss:.4g} and its gradient norm {gradient:.4g}; "
@@ -63,7 +63,7 @@ class DivergenceWatch:
             return f"{steadier}, or lower the weight of the norm penalty ({self._spec.penalty:g})"
         if self._spec.readout == "raw":
             return steadier
-        return f"{steadier}; a norm penalty or a raw readout keeps the scale of the state in sight of the loss"
+        return f"{steadier}; a norm penalty or a raw readout makes the scale of the state visible to the loss"
 
     def _likely_cause(self) -> str:
         for name, tensor in self._trainee.weights().items():
@@ -71,8 +71,8 @@ class DivergenceWatch:
                 return f"Likely cause: an earlier update left parameter {name!r} non-finite"
         assert self._tokens is not None
         rms = self._trainee.rms_by_loop(self._tokens)
-        told = ", ".join(f"H_{k} {value:.3g}" for k, value in enumerate(rms))
+        listed = ", ".join(f"H_{k} {value:.3g}" for k, value in enumerate(rms))
         for k, value in enumerate(rms):
             if not math.isfinite(value):
-                return f"Likely cause: the state overflows at loop {k} (rms by loop: {told})"
-        return f"Likely cause: the exits or the gradient overflow, not the states (rms by loop: {told})"
+                return f"Likely cause: the state overflows at loop {k} (rms by loop: {listed})"
+        return f"Likely cause: the exits or the gradient overflow, not the states (rms by loop: {listed})"

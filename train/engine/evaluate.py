@@ -1,4 +1,4 @@
-"""Held-out metrics of a model under training or trained: what Table 2 reports, loop by loop."""
+"""Held-out metrics of a model during and after training: those of Table 2, loop by loop."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def evaluate(
     """Metrics by flat name, loops k = 0..K.
 
     'norm@k', 'norm_median@k', 'norm_p99@k', 'norm_max@k': tokenwise ||H_k||_2; 'rms@k': its mean over tokens in rms
-    units; 'ce@k' (k >= 1): nats a token at exit k of a run of the trained loops; 'ppl@k': its exponential.
-    'accuracy_d@k' (k >= 1): share of the answers of `by_depth[d]` that exit k gets right.
+    units; 'ce@k' (k >= 1): nats per token at exit k of a run of the trained loops; 'ppl@k': its exponential.
+    'accuracy_d@k' (k >= 1): fraction of the answers of `by_depth[d]` that are correct at exit k.
     """
     losses: list[list[float]] = []
     states: list[list[Tensor]] = []
@@ -53,8 +53,11 @@ def evaluate(
 
 
 def at_first_exit(history: Iterable[Mapping[str, float]], first_exit: float | None, loops: int) -> dict[str, float]:
-    """'ce_matched@k', the exits at the first evaluation of a run at which CE(1) is at most `first_exit` (nats a token),
-    and 'step_matched', its step; not numbers where there is none. Nothing where `first_exit` is None."""
+    """Metrics at equal progress; empty if `first_exit` is None.
+
+    'ce_matched@k' is 'ce@k' at the first evaluation with CE(1) <= `first_exit` (nats per token), and 'step_matched' its
+    step; all are nan if there is no such evaluation.
+    """
     if first_exit is None:
         return {}
     found = next((event for event in history if event["ce@1"] <= first_exit), {})

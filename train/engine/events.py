@@ -1,4 +1,4 @@
-"""Events: what a run says while it goes on, one line of metrics.jsonl each."""
+"""Events: the progress reports of a run, each one line of metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 __all__ = ["Event", "Report", "evaluations"]
 
 Event = dict[str, Any]
-"""'event' is 'start', 'step', 'eval', 'resume' or 'end'; the rest are numbers and words."""
+"""'event' is 'start', 'step', 'eval', 'resume' or 'end'; the other entries are numbers and texts."""
 Report = Callable[[Event], None]
-"""Who hears of them."""
+"""Receives events."""
 
 
 def evaluations(log: str) -> list[Event]:
-    """The evaluations during training that a log holds, in order: {'step', 'norm@k', 'ce@k', ...}."""
+    """The evaluations during training in a log, in order: {'step', 'norm@k', 'ce@k', ...}."""
     return [event for event in map(json.loads, log.splitlines()) if event["event"] == "eval"]

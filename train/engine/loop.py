@@ -1,8 +1,8 @@
-"""The step loop: a model, its objective and its examples in; a trained model and a stream of events out."""
+"""The step loop: trains a model with its objective on its examples and reports events."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 import torch
@@ -19,6 +19,7 @@ from train.engine.trainee import trainee
 from train.machine.distributed import ALONE, Ranks
 from train.machine.hardware import autocast, pinned
 from train.specification import RunSpec
+from train.store import Say
 
 __all__ = ["DivergedError", "train"]
 
@@ -32,19 +33,19 @@ def train(
     *,
     checkpointer: Checkpointer | None = None,
     ranks: Ranks = ALONE,
-    say: Callable[[str], None] = print,
+    say: Say = print,
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Train one run from its seed or its newest checkpoint; returns the weights and the held-out metrics.
 
     Args:
-        checkpointer: resumes the run, writes its checkpoints and stops it when asked to; nobody when omitted.
-        ranks: the processes that train this run together, each of which calls this.
-        say: told what a user should know, in words.
+        checkpointer: resumes the run, writes its checkpoints and stops it after a signal; None: no checkpoints.
+        ranks: the processes that train this run together, each of which calls this function.
+        say: shows messages to the user.
 
     Raises:
-        DivergedError: at the first step whose loss is not finite, with the likely cause.
+        DivergedError: the loss or gradient of a step is not finite; the message names the likely cause.
         OutOfMemoryError: a single window does not fit the device.
-        PreemptedError: the checkpointer was asked to stop.
+        PreemptedError: the checkpointer received a signal.
     """
     with pinned(spec.preset.threads):
         return _train(spec, examples, report, checkpointer, ranks, say)
@@ -56,7 +57,7 @@ def _train(
     report: Report,
     checkpointer: Checkpointer | None,
     ranks: Ranks,
-    say: Callable[[str], None],
+    say: Say,
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
     p = spec.preset
     device = torch.device(spec.device)
@@ -73,7 +74,7 @@ def _train(
 
     stepper = Stepper(spec, model, device, steps, ranks=ranks, say=say)
     if ranks.count > 1:
-        stepper.state.draw_anew(0)
+        stepper.state.seed_rank(0)
     done = 0 if checkpointer is None else checkpointer.resume(stepper)
     seen = [] if checkpointer is None else evaluations(checkpointer.log())
     shares = islice(examples.training(spec.seed, done, ranks.share), steps - done)
@@ -93,7 +94,7 @@ def _train(
 
 
 def _on(device: torch.device, batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Batches on the device; on CUDA each is copied, from pinned memory, while the one before it is worked on."""
+    """Batches on the device; on CUDA each is copied from pinned memory while the one before it is processed."""
     if device.type != "cuda":
         yield from batches
         return

@@ -1,4 +1,4 @@
-"""Opening what a run is trained and evaluated on."""
+"""Opening the examples of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["open_examples"]
 
 
 def open_examples(spec: RunSpec, store: RunStore) -> Examples:
-    """What a run is trained and evaluated on; a text is tokenized, or found in the store's cache."""
+    """The examples of a run; a text is tokenized unless its tokens are in the store's cache."""
     p = spec.preset
     if isinstance(p.data, TaskSpec):
         return TaskExamples(spec=p.data, batch=p.batch, held_out_count=p.eval_windows)

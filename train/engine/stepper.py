@@ -1,9 +1,9 @@
-"""Stepper: the optimizer steps of one run, micro-batch by micro-batch, and what the last one looked like."""
+"""Stepper: the optimizer steps of one run, micro-batch by micro-batch, and facts about the last step."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,16 +19,17 @@ from train.machine.hardware import autocast
 from train.resume.checkpoint import Checkpoint
 from train.resume.state import TrainState
 from train.specification import RunSpec
+from train.store import Say
 
 __all__ = ["OutOfMemoryError", "Stepper"]
 
-# Looking at a loss waits for the accelerator; on a CPU it is free.
-_LOOK_EVERY = {"cpu": 1}
-_LOOK_EVERY_ELSEWHERE = 20
+# Steps between checks for divergence. Reading a loss waits for an accelerator; on a CPU it costs nothing.
+_CHECK_EVERY = {"cpu": 1}
+_CHECK_EVERY_ON_GPU = 20
 
 
 class OutOfMemoryError(LoopverifyError):
-    """The accelerator's memory does not hold what a step needs."""
+    """A step needs more memory than the accelerator has."""
 
 
 class Stepper:
@@ -42,7 +43,7 @@ class Stepper:
         steps: int,
         *,
         ranks: Ranks,
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         p = spec.preset
         self.ranks, self.micro_batch = ranks, spec.execution.micro_batch or ranks.largest_share(p.batch)
@@ -65,19 +66,19 @@ class Stepper:
         self._trainee.finish()
         self._gradient_norm = self._trainee.clip_(p.grad_clip)
         self._watch.note(step, loss, self._gradient_norm, tokens, self.optimizer.param_groups[0]["lr"])
-        # Before the update: a model that is about to be ruined still tells why.
-        if step % _LOOK_EVERY.get(self._device.type, _LOOK_EVERY_ELSEWHERE) == 0:
-            self.look()
+        # Before the update: a non-finite gradient would make all weights non-finite and hide the cause.
+        if step % _CHECK_EVERY.get(self._device.type, _CHECK_EVERY_ON_GPU) == 0:
+            self.check_losses()
         self.optimizer.step()
         self._throughput.add(p.batch * p.seq_len)
 
-    def look(self) -> None:
-        """See whether the losses since the last look are finite.
+    def check_losses(self) -> None:
+        """Check that the losses and gradients since the last check are finite.
 
         Raises:
-            DivergedError: at the first one that is not.
+            DivergedError: one is not.
         """
-        self._watch.look(self.ranks)
+        self._watch.check(self.ranks)
 
     def facts(self) -> dict[str, Any]:
         """Loss terms (nats), gradient norm before clipping (L2), learning rate and throughput."""
@@ -90,26 +91,29 @@ class Stepper:
         }
 
     def progress(self) -> dict[str, Any]:
-        """What a checkpoint has to say besides its tensors."""
+        """The state of the stepper that a checkpoint stores next to its tensors, as JSON."""
         return {"micro_batch": self.micro_batch, "gradient_before": self._watch.gradient_before}
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Go on where a checkpoint left off."""
+        """Take up the state of a checkpoint."""
         self.state.load(checkpoint.path, step=checkpoint.step, ranks=checkpoint.ranks)
         self._watch.gradient_before = checkpoint.progress["gradient_before"]
         if self._spec.execution.micro_batch is None and checkpoint.ranks == self.ranks.count:
-            self.micro_batch = checkpoint.progress["micro_batch"]  # found once, and part of every rounding since
+            # The size that fit was found by trial. It determines the rounding of every step, so that a resumed run has
+            # to use it from the start instead of searching again.
+            self.micro_batch = checkpoint.progress["micro_batch"]
 
     def _backward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss and parts of the whole share, its gradient left in the parameters; shrinks what does not fit."""
+        """Loss and parts of the whole share; gradients stay in the parameters. Out of memory, micro-batches shrink."""
         while True:
             random = _RandomNumbers(self._device)
             try:
                 return self._accumulate(tokens, targets)
             except torch.OutOfMemoryError as error:
-                told = str(error).splitlines()[0]
-            # Out of the handler, which keeps the frames, and so the tensors, of the attempt alive.
-            self._shrink(told)
+                reason = str(error).splitlines()[0]
+            # After the handler, because the exception keeps the frames of the failed attempt, and with them its
+            # tensors, alive.
+            self._shrink(reason)
             random.restore()
 
     def _accumulate(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -126,10 +130,17 @@ class Stepper:
         return totals.pop(""), totals
 
     def _micro_batches(self, tokens: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor, float, bool]]:
-        """(tokens, targets, weight, whether they are the last): the weights make the mean over ranks one over tokens.
+        """(tokens, targets, weight, whether it is the last micro-batch).
 
-        Windows are equally long, so a window's weight is that of its tokens. All ranks take equally many micro-batches,
-        since they meet in each: one with fewer windows takes its first again, at no weight.
+        The loss of a micro-batch is a mean over its n windows, which are equally long, and the ranks' gradients are
+        averaged over R ranks (by DDP, FSDP and `Ranks.average_`). The loss of the whole batch of B windows is the sum
+        of n / B times the micro-batch losses of all ranks. Since the average divides by R, each rank weights its
+        micro-batches with n R / B; with weights n / (windows of the rank) instead, windows of ranks with smaller
+        shares would count more.
+
+        All ranks must take the same number of micro-batches, because each forward and backward pass may contain
+        collective operations, in which a missing rank would stall the others. A rank whose share is used up therefore
+        computes its first window again with weight 0.
         """
         batch, count = self._spec.preset.batch, self.ranks.count
         number = math.ceil(self.ranks.largest_share(batch) / self.micro_batch)
@@ -140,22 +151,23 @@ class Stepper:
                 rows = slice(0, 1)
             yield tokens[rows], targets[rows], weight, place == number - 1
 
-    def _shrink(self, told: str) -> None:
-        """Take the next number of micro-batches: the first that fits is the fewest, each as small as that allows.
+    def _shrink(self, reason: str) -> None:
+        """Divide the share into one more micro-batch, of equal size as far as possible.
 
         Raises:
-            OutOfMemoryError: a window by itself does not fit, or other ranks would have to shrink with this one.
+            OutOfMemoryError: a single window does not fit, or there are other ranks, which would have to shrink as
+            well.
         """
         smaller = _next_smaller(self.micro_batch, self.ranks.largest_share(self._spec.preset.batch))
         if self.ranks.count > 1:
             raise OutOfMemoryError(
-                f"out of memory with micro-batches of {self.micro_batch} windows on rank {self.ranks.rank} ({told}); "
+                f"out of memory with micro-batches of {self.micro_batch} windows on rank {self.ranks.rank} ({reason}); "
                 f"start again with --micro-batch {max(1, smaller)}"
             )
         if self.micro_batch == 1:
             raise OutOfMemoryError(
-                f"out of memory with a single window of {self._spec.preset.seq_len} tokens ({told}); "
-                "take a smaller preset, a larger device, or several with --parallel fsdp"
+                f"out of memory with a single window of {self._spec.preset.seq_len} tokens ({reason}); "
+                "use a smaller preset, a larger device, or several devices with --parallel fsdp"
             )
         self._say(f"out of memory with micro-batches of {self.micro_batch} windows; trying {smaller}")
         self.micro_batch = smaller
@@ -165,12 +177,13 @@ class Stepper:
 
 
 def _next_smaller(micro_batch: int, share: int) -> int:
-    """The windows of a micro-batch, if a share takes the next number of them that makes them smaller; 0: none does."""
+    """The largest size below `micro_batch` that divides a share into equal micro-batches (up to one window); 0:
+    none."""
     return math.ceil(share / math.ceil(share / (micro_batch - 1))) if micro_batch > 1 else 0
 
 
 class _RandomNumbers:
-    """The generators a step draws from, to be put back where they were: a retry then drops what it would have."""
+    """The random state before a step; restored before a retry, so that dropout draws as in the first attempt."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = torch.cuda.get_rng_state() if device.type == "cuda" else None

@@ -1,8 +1,13 @@
-"""Trainee: a model with its objective as one module, in one process or spread over several by DDP or FSDP2.
+"""Trainee: a model with its objective as one module, in one process or distributed over several by DDP or FSDP2.
 
-Objectives reach a model through the methods of `Looped`, never through the model's own forward; what DDP and FSDP2
-hook is therefore the module made here. A block that is used K times in a forward is one set of parameters: DDP reduces
-its gradient once a backward, when all K uses are summed; FSDP2 gathers it for each use and sums K reduced gradients.
+Objectives call a model through the methods of `Looped`, not through the model's own forward. DDP and FSDP2, however,
+attach their hooks to the forward of a module: without the module made here, no hook would run, and every rank would
+train its own model.
+
+The block is used K times in a forward pass but has one set of parameters. DDP's hook fires when autograd has
+accumulated the gradient of a parameter over all K uses, so that it is reduced once per backward pass. FSDP2 gathers the
+weights of a sublayer before each use, frees them afterwards, and reduces the gradient of each use separately; the K
+reduced gradients add up in the shard. Both give the gradient of the shared weights, with another order of summation.
 
 Shapes: B windows of a micro-batch, T tokens.
 """
@@ -33,7 +38,7 @@ Batches = Iterable[Batch]
 
 
 class _Losses(nn.Module):
-    """(tokens, targets), each (B, T) int64 -> the loss (nats a token) and its detached parts by name."""
+    """(tokens, targets), each (B, T) int64 -> the loss (nats per token) and its detached parts by name."""
 
     def __init__(self, module: LoopedTransformer, trained: Looped, shown: Looped, objective: Objective) -> None:
         super().__init__()
@@ -52,38 +57,39 @@ class _Losses(nn.Module):
 
 
 class Trainee:
-    """A model in training, by one process."""
+    """A model that is trained by one process."""
 
     def __init__(self, losses: _Losses, ranks: Ranks) -> None:
         self.module, self.losses, self._ranks = losses.module, losses, ranks
 
     def loss(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a micro-batch (nats a token), and its detached parts by name."""
-        told: tuple[Tensor, dict[str, Tensor]] = self.losses(tokens, targets)
-        return told
+        """The loss of a micro-batch (nats per token), and its detached parts by name."""
+        terms: tuple[Tensor, dict[str, Tensor]] = self.losses(tokens, targets)
+        return terms
 
     def unsynchronized(self) -> AbstractContextManager[None]:
-        """For the backward of a micro-batch after which others follow: the ranks need not agree on gradients yet."""
+        """Context of the backward pass of all micro-batches but the last: gradients need not be reduced yet."""
         return nullcontext()
 
     def finish(self) -> None:
-        """After the last backward of a step: what the ranks have to agree on besides gradients.
+        """Average over ranks, after the last backward pass of a step, what DDP and FSDP2 do not.
 
-        Running means of a readout are linear in what they see, so their mean is that of the whole batch.
+        The buffers are running means of a readout, which are linear in the data, so that the mean over ranks is the
+        running mean of the whole batch.
         """
         for buffer in self.module.buffers():
             self._ranks.average_(buffer)
 
     def parameter_groups(self) -> list[list[nn.Parameter]]:
-        """The parameters, by what an optimizer can update in one call."""
+        """The parameters, in groups that an optimizer can update in one fused call."""
         return [list(self.module.parameters())]
 
     def clip_(self, limit: float) -> Tensor:
-        """Scale the whole gradient to an L2 norm <= `limit`; returns the norm that it had."""
+        """Scale the whole gradient to an L2 norm <= `limit`; returns the norm before scaling."""
         return clip_grad_norm_(self.module.parameters(), limit)
 
     def evaluate(self, batches: Batches, by_depth: Mapping[int, Batch]) -> dict[str, float]:
-        """As `train.engine.evaluate`, on every rank over all batches: medians and quantiles have no mean over ranks."""
+        """As `train.engine.evaluate`, on every rank over all batches: quantiles cannot be averaged over ranks."""
         return self.losses.evaluate(batches, by_depth)
 
     def rms_by_loop(self, tokens: Tensor) -> list[float]:
@@ -91,7 +97,7 @@ class Trainee:
         return self.losses.rms_by_loop(tokens)
 
     def weights(self) -> dict[str, Tensor]:
-        """Parameters and buffers by name, whole, each memory once (a tied head is the embedding)."""
+        """Full parameters and buffers by name; shared memory appears once (a tied head is the embedding)."""
         return {
             name: tensor.detach() for name, tensor in (*self.module.named_parameters(), *self.module.named_buffers())
         }
@@ -103,23 +109,25 @@ class _Replicated(Trainee):
     def __init__(self, losses: _Losses, ranks: Ranks) -> None:
         super().__init__(losses, ranks)
         with warnings.catch_warnings():
-            # The buffers are averaged in `finish`; the successor of the argument is not in every supported torch.
+            # The buffers are averaged in `finish`. The argument that replaces broadcast_buffers is missing in older
+            # supported versions of torch.
             warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
             self._ddp = nn.parallel.DistributedDataParallel(losses, broadcast_buffers=False)
 
     def loss(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        told: tuple[Tensor, dict[str, Tensor]] = self._ddp(tokens, targets)
-        return told
+        terms: tuple[Tensor, dict[str, Tensor]] = self._ddp(tokens, targets)
+        return terms
 
     def unsynchronized(self) -> AbstractContextManager[None]:
         return self._ddp.no_sync()
 
 
 class _Sharded(Trainee):
-    """A shard of every tensor on each rank (FSDP2's fully_shard), gathered a sublayer at a time.
+    """A shard of every tensor on each rank (FSDP2's fully_shard), gathered one sublayer at a time.
 
-    What is no sublayer (embedding, head, norms) stays gathered for the length of a forward. FSDP2 shards no scalars;
-    those of the model (a damping factor, the bias of a gate) are copies whose gradients are averaged here.
+    Parameters outside sublayers (embedding, head, norms) stay gathered for the length of a forward pass. FSDP2 cannot
+    shard scalars; those of the model (a damping factor, the bias of a gate) are replicated, and their gradients are
+    averaged here.
     """
 
     def __init__(self, losses: _Losses, ranks: Ranks) -> None:
@@ -153,7 +161,9 @@ class _Sharded(Trainee):
         return total
 
     def evaluate(self, batches: Batches, by_depth: Mapping[int, Batch]) -> dict[str, float]:
-        with torch.compiler.set_stance("force_eager"):  # the sublayers that may be compiled are also those shown
+        with torch.compiler.set_stance(
+            "force_eager"
+        ):  # evaluation runs the same sublayers that are compiled for training
             return super().evaluate(batches, by_depth)
 
     def weights(self) -> dict[str, Tensor]:
@@ -161,7 +171,7 @@ class _Sharded(Trainee):
 
 
 def trainee(spec: RunSpec, module: LoopedTransformer, ranks: Ranks) -> Trainee:
-    """The model of a run, ready to train as the run's `Execution` says."""
+    """The model of a run, prepared for training by the run's `Execution`."""
     shown = module.looped(spec.condition)
     trained = _compiled(module, shown, spec.execution.parallel) if spec.execution.compiled else shown
     kind = {None: Trainee, "ddp": _Replicated, "fsdp": _Sharded}[spec.execution.parallel]
@@ -169,10 +179,10 @@ def trainee(spec: RunSpec, module: LoopedTransformer, ranks: Ranks) -> Trainee:
 
 
 def _compiled(module: LoopedTransformer, shown: Looped, parallel: Parallel | None) -> Looped:
-    """The model to train, its block compiled; for FSDP sublayer by sublayer.
+    """The model to train, with its block compiled; for FSDP with every sublayer compiled.
 
-    Of a sublayer its forward is compiled, before it is sharded: the hooks that gather and free its weights lie around
-    the forward, outside of every graph.
+    The forward method of a sublayer is compiled before the sublayer is sharded, so that the hooks that gather and free
+    its weights run around the compiled forward, outside of every graph.
     """
     if parallel != "fsdp":
         return replace(shown, step=torch.compile(module.step))
@@ -182,12 +192,12 @@ def _compiled(module: LoopedTransformer, shown: Looped, parallel: Parallel | Non
 
 
 def _sublayers(module: LoopedTransformer) -> list[nn.Module]:
-    """What FSDP gathers at once."""
+    """The modules whose weights FSDP gathers together."""
     return [sublayer for sublayer in module.modules() if isinstance(sublayer, Attention | SwiGLU)]
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """A tensor of which this rank may hold a shard, gathered."""
+    """The full tensor, gathered if this rank holds a shard."""
     from torch.distributed.tensor import DTensor
 
     whole: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,4 +1,4 @@
-"""Why a run failed, from what its processes wrote."""
+"""The reason why a run failed, extracted from the logs of its processes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Iterable
 __all__ = ["reason"]
 
 _OWN = ("error: ", "diverged: ")
-"""How `python -m train` says it."""
+"""Prefixes of the messages of `python -m train`."""
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)(: .*)?")
 _LAUNCHERS = ("srun: ", "slurmstepd: ", "torch.distributed.elastic.")
-"""Who starts processes tells of any that failed, too, and last."""
+"""Prefixes of the programs that start processes, which report failures as well, after the process itself."""
 
 
 def reason(logs: Iterable[str]) -> str:
-    """The line that says why: a process's own words, else the first exception, else that it was stopped, else the last.
+    """The line with the reason: the last message of the command, else the first exception, else that it was stopped,
+    else the last line.
 
-    Where one process of several fails, the others lose their connection to it or are stopped, and say so after it.
+    If one of several processes fails, the others lose their connection to it or are stopped, and report that later.
     """
-    told = (line.strip() for log in logs for line in log.splitlines())
-    lines = [line for line in told if line and not line.startswith(_LAUNCHERS)]
+    stripped = (line.strip() for log in logs for line in log.splitlines())
+    lines = [line for line in stripped if line and not line.startswith(_LAUNCHERS)]
     own = [line for line in lines if line.startswith(_OWN)]
     exceptions = [line for line in lines if _EXCEPTION.fullmatch(line)]
     stopped = [line for line in lines if line.startswith("stopped by ")]

@@ -1,4 +1,4 @@
-"""Many runs at once: one or more processes each, on the cores or the GPUs of this machine, into one store."""
+"""Many runs in parallel: each in one or more processes, on the cores or GPUs of this machine, into one store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from queue import Queue
-from typing import Protocol
 
 import torch
 
@@ -19,23 +18,15 @@ from train.data import TaskSpec
 from train.engine.events import Event
 from train.engine.open import open_examples
 from train.launch.failure_reason import reason
-from train.launch.run import Say, find
+from train.launch.run import find
 from train.specification import RunSpec, precision_of
-from train.store import RunStore
+from train.store import RunStore, Say
 
-__all__ = ["Progress", "Silent", "command", "ensure_all", "missing", "threads", "torchrun", "workers_for"]
-
-
-class Progress(Protocol):
-    """Who watches a fleet."""
-
-    def started(self, spec: RunSpec) -> None: ...
-    def event(self, spec: RunSpec, event: Event) -> None: ...
-    def ended(self, spec: RunSpec, failure: str | None) -> None: ...
+__all__ = ["Progress", "command", "ensure_all", "missing", "threads", "torchrun", "workers_for"]
 
 
-class Silent:
-    """Nobody watches."""
+class Progress:
+    """Receives the events of a fleet and ignores them."""
 
     def started(self, spec: RunSpec) -> None: ...
     def event(self, spec: RunSpec, event: Event) -> None: ...
@@ -43,10 +34,10 @@ class Silent:
 
 
 def workers_for(spec: RunSpec) -> int:
-    """Runs that this machine trains side by side: as its GPUs allow, one a process, or its cores, one a thread.
+    """Runs that this machine trains in parallel: limited by its GPUs, one per process, or its cores, one per thread.
 
     Raises:
-        InputError: there are fewer GPUs than one run takes.
+        InputError: there are fewer GPUs than a run needs.
     """
     if spec.device == "cuda":
         return len(_groups(spec.execution.ranks))
@@ -63,35 +54,35 @@ def ensure_all(
     progress: Progress | None = None,
     say: Say = print,
 ) -> dict[RunSpec, str]:
-    """Train what is missing of `specs`; returns {spec: failure} for the runs that failed, the rest being stored.
+    """Train those of `specs` that are missing; returns {spec: failure} for failed runs. All others are then stored.
 
-    Each missing run is a `python -m train` of its own, under torchrun if it takes several processes, and has its GPUs
-    to itself if there are enough for `workers`. A child whose parent was killed fails at its next progress line (the
-    pipe is gone), so nothing goes on unseen.
+    Each missing run is a separate `python -m train`, under torchrun if it takes several processes, with GPUs of its own
+    if there are enough for `workers`. If this process is killed, its children end at their next progress line, because
+    the pipe is closed.
 
     Raises:
-        InputError: no workers, or fewer GPUs than one run takes.
+        InputError: workers < 1, or fewer GPUs than a run needs.
     """
     if workers is not None and workers < 1:
         raise InputError(f"workers is {workers}; expected an integer >= 1")
     absent = missing(specs, store, say)
     if not absent:
         return {}
-    fleet = _Fleet(store, progress or Silent())
+    fleet = _Fleet(store, progress or Progress())
     return fleet.run(absent, min(map(workers_for, absent)) if workers is None else workers)
 
 
 def missing(specs: Sequence[RunSpec], store: RunStore, say: Say = print) -> list[RunSpec]:
-    """Those of `specs` that are not in the store. Their texts are then tokenized, once, before many processes ask."""
+    """Those of `specs` that are not in the store. Their texts are tokenized here, once, before processes need them."""
     examples = {preset: open_examples(spec, store) for preset, spec in {spec.preset: spec for spec in specs}.items()}
     return [spec for spec in specs if find(spec, store, examples[spec.preset], say) is None]
 
 
 def command(spec: RunSpec, store: RunStore, launcher: Sequence[str] = ()) -> list[str]:
-    """The command line that trains a run into a store, with JSON events on its standard output.
+    """The command line that trains a run into a store, with JSON events on standard output.
 
     Args:
-        launcher: options of Python that start the rest of the line as each process of the run.
+        launcher: options of Python with which each process of the run is started; see `torchrun`.
     """
     p, execution = spec.preset, spec.execution
     return [
@@ -111,7 +102,7 @@ def command(spec: RunSpec, store: RunStore, launcher: Sequence[str] = ()) -> lis
 
 
 def torchrun(ranks: int) -> tuple[str, ...]:
-    """The launcher of a run of several processes on this machine; nothing for one."""
+    """The launcher of a run of several processes on this machine; empty for one process."""
     if ranks == 1:
         return ()
     return ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
@@ -161,7 +152,9 @@ class _Fleet:
             self.children.append(child)
             assert child.stdout is not None
             assert child.stderr is not None
-            with ThreadPoolExecutor(1) as reader:  # or a full stderr pipe would stall the child
+            with ThreadPoolExecutor(
+                1
+            ) as reader:  # reads concurrently, because a full stderr pipe would stall the child
                 errors = reader.submit(child.stderr.read)
                 for line in child.stdout:
                     self.progress.event(spec, _parse(line))
@@ -172,12 +165,12 @@ class _Fleet:
 
 
 def threads(spec: RunSpec) -> dict[str, str]:
-    """The environment that gives a process as many threads as its run takes."""
+    """The environment that limits a process to the threads of its run."""
     return {} if spec.preset.threads is None else {"OMP_NUM_THREADS": str(spec.preset.threads)}
 
 
 def _places(spec: RunSpec, workers: int) -> Queue[Mapping[str, str]]:
-    """The environment of each worker, by which the processes of its run have a GPU each, of their own."""
+    """The environment of each worker, which assigns each process of its run a GPU."""
     groups = _groups(spec.execution.ranks) if spec.device == "cuda" else []
     places: Queue[Mapping[str, str]] = Queue()
     for worker in range(workers):
@@ -190,8 +183,8 @@ def _groups(size: int) -> list[str]:
     gpus = _gpus()
     if len(gpus) < size:
         raise InputError(
-            f"a run takes {size} GPUs, one a process, and torch sees {len(gpus)}; "
-            "take fewer --ranks, --device cpu, or a machine with more"
+            f"a run takes {size} GPUs, one per process, and torch sees {len(gpus)}; "
+            "use fewer --ranks, --device cpu, or a machine with more GPUs"
         )
     return [",".join(gpus[first : first + size]) for first in range(0, len(gpus) - size + 1, size)]
 
@@ -207,5 +200,5 @@ def _parse(line: str) -> Event:
     try:
         event: Event = json.loads(line)
     except json.JSONDecodeError as error:
-        raise LoopverifyError(f"a training process printed {line!r}; expected one JSON event a line") from error
+        raise LoopverifyError(f"a training process printed {line!r}; expected one JSON event per line") from error
     return event

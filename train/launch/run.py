@@ -1,10 +1,9 @@
-"""One stored run: found in the store, or trained and put there."""
+"""One stored run: found in the store, or trained and stored."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
@@ -21,22 +20,16 @@ from train.machine.distributed import ALONE, Ranks
 from train.machine.hardware import dtype_of, use_device
 from train.resume.checkpoint import Checkpoints
 from train.specification import RunSpec
-from train.store import CorruptRunError, RunStore, StoredRun
+from train.store import RunStore, Say, StoredRun
 from train.store.files import METRICS, MODEL, RESULT
 
 __all__ = ["ensure", "find", "history", "result", "use_device"]
 
-Say = Callable[[str], None]
-
 
 def find(spec: RunSpec, store: RunStore, examples: Examples, say: Say = print) -> StoredRun | None:
-    """The stored run, or None; a corrupt one is named, moved aside and counts as missing."""
-    try:
-        return store.get(spec.determinants(examples))
-    except CorruptRunError as error:
-        moved = store.discard(error.key)
-        say(f"{spec.label}: {error}. Moved to {moved}; it will be trained again")
-        return None
+    """The stored run, or None; a corrupt run is reported, moved to corrupt/ and treated as missing."""
+    report: Say = lambda message: say(f"{spec.label}: {message}")  # noqa: E731
+    return store.find(spec.determinants(examples), report, "it will be trained again")
 
 
 def ensure(
@@ -48,14 +41,16 @@ def ensure(
     policy: CheckpointPolicy | None = None,
     ranks: Ranks = ALONE,
 ) -> StoredRun:
-    """The stored run of `spec`; trained first when missing, from its last checkpoint if it has one.
+    """The stored run of `spec`; if it is missing, it is trained, from its newest checkpoint if there is one.
 
-    Safe under several processes: one trains, others wait. `ranks` of one run all call this; the first reads and writes.
+    Safe for concurrent processes: one trains while the others wait. All `ranks` of a run call this; the first one
+    accesses the store.
 
     Raises:
-        DivergedError, OutOfMemoryError, PreemptedError: as `train.engine.loop.train`; a run that diverged keeps no
-            checkpoint.
-        InputError: `policy.start` is a checkpoint of another run, or ranks are about to train different ones.
+        DivergedError, OutOfMemoryError, PreemptedError: as `train.engine.loop.train`; the checkpoints of a run that
+        diverged
+            are removed.
+        InputError: `policy.start` is a checkpoint of another run, or the ranks have different specs.
     """
     examples = open_examples(spec, store)
     determinants = spec.determinants(examples)
@@ -66,12 +61,12 @@ def ensure(
     checkpoints = Checkpoints(store.root, store.key(determinants), ranks=ranks, keep=policy.keep)
     with store.lock(determinants) if ranks.first else nullcontext():
         found = find(spec, store, examples, say) if ranks.first else None
-        if not ranks.told(found is not None):
+        if not ranks.broadcast(found is not None):
             checkpointer = Checkpointer(checkpoints, determinants, policy, report, say)
             with policy.preemption.deferred():
                 _train_into(store, spec, examples, checkpointer, ranks, say)
         checkpoints.clear()
-    ranks.together(lambda: None)  # what the first has stored is now there for all
+    ranks.together(lambda: None)  # a barrier: the run that the first rank stored is now visible to all
     stored = found or store.get(determinants)
     assert stored is not None
     return stored
@@ -81,12 +76,12 @@ def _train_into(
     store: RunStore, spec: RunSpec, examples: Examples, checkpointer: Checkpointer, ranks: Ranks, say: Say
 ) -> None:
     determinants, facts = spec.determinants(examples), _facts(spec, examples)
-    # The log is a whole experiment: what ran, with what and on what, comes first.
+    # The log documents the whole experiment and begins with its spec, versions and hardware.
     checkpointer.note({"event": "start", "spec": determinants, "facts": facts})
     try:
         weights, metrics = train(spec, examples, checkpointer.report, checkpointer=checkpointer, ranks=ranks, say=say)
     except DivergedError:
-        checkpointer.forget()  # from any checkpoint it would diverge again
+        checkpointer.forget()  # from any of its checkpoints the run would diverge again
         raise
     if not ranks.first:
         return
@@ -105,7 +100,7 @@ def _train_into(
 
 
 def result(stored: StoredRun) -> Run:
-    """What the claims are judged on."""
+    """The metrics and facts of a run, on which claims are judged."""
     return Run.from_json((stored.path / RESULT).read_text(encoding="utf-8"))
 
 

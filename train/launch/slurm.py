@@ -1,9 +1,9 @@
-"""Runs on a Slurm cluster: a job each, by submitit, requeued when it is pre-empted or runs out of time.
+"""Runs on a Slurm cluster: one job per run, submitted by submitit, requeued when pre-empted or out of time.
 
-What a job runs is the command line `python -m train ...`, once in each of its tasks, which are the ranks of the run;
-whether it is done is asked of the store: submitit's own files, which it pickles, carry nothing else. Scheduler and job
-talk by one signal, SIGUSR1: Slurm sends it before the end of a job's time, a run answers it with a checkpoint and exit
-status 75 of all its ranks, and the job asks to be queued again, once, by its first task.
+Each task of a job runs the command line `python -m train ...`; the tasks are the ranks of the run. Whether a run is
+finished is read from the store, not from submitit's pickled files. Slurm announces the end of a job's time with
+SIGUSR1. A run then writes a checkpoint and all its ranks exit with status 75, and the first task of the job requeues
+it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,16 @@ from train.launch.failure_reason import reason
 from train.launch.fleet import Progress, command, missing, threads
 from train.resume.preemption import PREEMPTED
 from train.specification import RunSpec
-from train.store import RunStore
+from train.store import RunStore, Say
 
 __all__ = ["Job", "options", "tasks", "train_on_slurm"]
 
-_REQUEUES = 1000  # a run makes some progress between two of them
-_HEARD_WITHIN = 2.0  # seconds, until a run that has not ended by itself is told to
+_REQUEUES = 1000  # progress is made between any two of them
+_GRACE = 2.0  # seconds until the signal is sent to a command that has not ended by itself
 _POLL = 0.1
 _LONGEST_POLL = 3600
-_ASK_AGAIN = 30.0  # seconds after the scheduler did not answer
-_MINUTES = 60  # of a job, if it is not said
+_RETRY = 30.0  # seconds between queries of a scheduler that does not answer
+_MINUTES = 60  # default time limit of a job
 _WHOLE = {
     "time": "whole minutes, such as time=240",
     "nodes": "a whole number, such as nodes=2",
@@ -42,28 +42,29 @@ _WHOLE = {
 
 @dataclass
 class Job:
-    """A command as a job, run by each of its tasks; plain, since submitit keeps it on disk."""
+    """A command as a job, run by each of its tasks; plain data, since submitit pickles it."""
 
     command: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     ranks: int = 1
-    """Tasks, of which each is to know its place among the others if they are several."""
+    """Number of tasks; if there are several, each gets the environment variables of its rank."""
     pid: int | None = None
-    """Of the command where it runs."""
+    """Process id of the running command."""
 
     def __call__(self) -> None:
-        """Run the command and end as it ends; if it was asked to stop, submitit's handler queues the job again."""
+        """Run the command and exit with its status; if it was stopped by a signal, submitit's handler requeues the
+        job."""
         place = _place() if self.ranks > 1 else {}
         with subprocess.Popen(self.command, env={**os.environ, **self.environment, **place}) as child:
             self.pid = child.pid
             code = child.wait()
         if code == PREEMPTED:
-            signal.raise_signal(signal.SIGUSR1)  # does not come back in the first task, whose handler ends it
+            signal.raise_signal(signal.SIGUSR1)  # does not return in the first task, whose handler ends the task
         elif code != 0:
             sys.exit(code)
 
     def checkpoint(self) -> Any:
-        """Called by submitit at SIGUSR1: the job to queue again, once the command has kept what it has."""
+        """Called by submitit at SIGUSR1: returns the job to requeue, after the command has written its checkpoint."""
         from submitit.helpers import DelayedSubmission
 
         if self.pid is not None:
@@ -72,7 +73,7 @@ class Job:
 
 
 def _place() -> dict[str, str]:
-    """The variables by which torch.distributed connects the tasks of a job. Which GPUs there are is left to Slurm."""
+    """The variables with which torch.distributed connects the tasks of a job. Slurm assigns the GPUs."""
     from submitit.helpers import TorchDistributedEnvironment
 
     place = TorchDistributedEnvironment()
@@ -86,18 +87,23 @@ def _place() -> dict[str, str]:
 
 
 def _stop(pid: int) -> None:
-    """Return when a child has ended. It has heard the signal, too, if its whole job did; if only this process, not."""
-    told_at = time.monotonic() + _HEARD_WITHIN
-    told = False
+    """Wait until a child has ended; send it SIGUSR1 if it has not ended within a grace period.
+
+    If Slurm signals the whole job, the child has received the signal as well; if it signals this process only, it has
+    not.
+    """
+    deadline = time.monotonic() + _GRACE
+    signaled = False
     while not _ended(pid):
-        if not told and time.monotonic() > told_at:
+        if not signaled and time.monotonic() > deadline:
             os.kill(pid, signal.SIGUSR1)
-            told = True
+            signaled = True
         time.sleep(_POLL)
 
 
 def _ended(pid: int) -> bool:
-    # Not by Popen, whose lock the interrupted wait may hold; and the child is left to be waited for.
+    # Popen.poll could deadlock, because the interrupted Popen.wait may hold its lock. WNOWAIT leaves the exit status
+    # for that wait.
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -108,15 +114,17 @@ def options(given: Sequence[str]) -> dict[str, str]:
     """Options of sbatch as KEY=VALUE, without the dashes: partition=gpu, time=240, gpus=1.
 
     Raises:
-        InputError: another form, a number that is none, or tasks by another name than ntasks-per-node.
+        InputError: another form, an invalid number, or tasks under another name than ntasks-per-node.
     """
     pairs = [text.lstrip("-").partition("=") for text in given]
     wrong = [text for text, (key, _, value) in zip(given, pairs, strict=True) if not key or not value]
     if wrong:
-        raise InputError(f"slurm option {wrong[0]!r}; expected KEY=VALUE as sbatch has it, such as partition=gpu")
+        raise InputError(
+            f"slurm option {wrong[0]!r}; expected KEY=VALUE with an option of sbatch, such as partition=gpu"
+        )
     chosen = {key.replace("_", "-"): value for key, _, value in pairs}
     for key, expected in _WHOLE.items():
-        least = 0 if key == "time" else 1  # no time is no limit
+        least = 0 if key == "time" else 1  # time 0 means no limit
         if not (value := chosen.get(key, "1")).isdecimal() or int(value) < least:
             raise InputError(f"slurm option {key}={chosen[key]}; expected {expected}")
     if others := [key for key in chosen if key.startswith("ntasks") and key not in _WHOLE]:
@@ -128,7 +136,7 @@ def options(given: Sequence[str]) -> dict[str, str]:
 
 
 def tasks(chosen: Mapping[str, str]) -> int:
-    """The tasks of a job with these options, each a process of its run."""
+    """The number of tasks of a job with these options, each of which is a process of its run."""
     return int(chosen.get("nodes", 1)) * int(chosen.get("ntasks-per-node", 1))
 
 
@@ -139,24 +147,24 @@ def train_on_slurm(
     *,
     at_once: int | None = None,
     progress: Progress,
-    say: Callable[[str], None] = print,
+    say: Say = print,
     every: float = 10.0,
 ) -> dict[RunSpec, str]:
-    """Train what is missing of `specs` as jobs of one array; returns {spec: failure} for those that failed.
+    """Train those of `specs` that are missing as jobs of one array; returns {spec: failure} for failed runs.
 
     Args:
-        given: options of sbatch; see `options`.
-        at_once: how many jobs run at once; as many as the cluster gives when omitted.
-        every: seconds between two looks at the queue.
+        given: options of sbatch, from `options`.
+        at_once: largest number of jobs that run at once; None: no limit.
+        every: seconds between two queries of the queue.
 
     Raises:
         MissingDependencyError: submitit is not installed.
-        InputError: no jobs at once, no time between looks, no Slurm here, or one that refuses the jobs.
+        InputError: at_once < 1, every outside (0, 3600], no Slurm on this machine, or Slurm rejects the jobs.
     """
     if at_once is not None and at_once < 1:
         raise InputError(f"workers is {at_once}; expected an integer >= 1")
     if not 0 < every <= _LONGEST_POLL:
-        raise InputError(f"poll is {every:g}; expected seconds between two looks, above 0 and at most {_LONGEST_POLL}")
+        raise InputError(f"poll is {every:g}; expected seconds between two queries, in (0, {_LONGEST_POLL}]")
     absent = missing(specs, store, say)
     if not absent:
         return {}
@@ -164,8 +172,8 @@ def train_on_slurm(
     try:
         with executor.batch():
             jobs = [executor.submit(_job(spec, store)) for spec in absent]
-    except RuntimeError as error:  # submitit's own, with what sbatch said
-        raise InputError(f"Slurm refuses the jobs: {error}; check the options of sbatch") from error
+    except RuntimeError as error:  # raised by submitit, with the message of sbatch
+        raise InputError(f"Slurm rejects the jobs: {error}; check the options of sbatch") from error
     for spec, job in zip(absent, jobs, strict=True):
         progress.started(spec)
         say(f"{spec.label}: job {job.job_id}, logs {job.paths.stdout} and .err")
@@ -183,14 +191,17 @@ def _executor(folder: Path, given: Mapping[str, str], at_once: int | None) -> An
         from submitit import SlurmExecutor
     except ImportError as error:
         raise MissingDependencyError(
-            "jobs are given to Slurm by the package submitit, which is not installed: pip install 'loopverify[slurm]'"
+            "jobs are submitted to Slurm by submitit, which is not installed: pip install 'loopverify[slurm]'"
         ) from error
     try:
         executor = SlurmExecutor(folder, max_num_timeout=_REQUEUES)
     except RuntimeError as error:
-        raise InputError("there is no Slurm here: srun is not found; run this where sbatch works") from error
+        raise InputError(
+            "there is no Slurm on this machine: srun is not found; run this command where sbatch works"
+        ) from error
     others = {key: value for key, value in given.items() if key != "time"}
-    # What sbatch is told of cores srun does not take over; and ranks wait for ever for one that is gone.
+    # srun does not inherit --cpus-per-task from sbatch. --kill-on-bad-exit ends all tasks when one fails, since the
+    # other ranks would wait for it for ever.
     cores = [f"--cpus-per-task={given['cpus-per-task']}"] if "cpus-per-task" in given else []
     executor.update_parameters(
         job_name="loopverify",
@@ -206,10 +217,10 @@ def _await(
     waiting: dict[str, tuple[RunSpec, Path]],
     store: RunStore,
     progress: Progress,
-    say: Callable[[str], None],
+    say: Say,
     every: float,
 ) -> dict[RunSpec, str]:
-    """Wait until no job is in the queue; a run that is then not in the store has failed."""
+    """Wait until no job is in the queue; a run that is not in the store when its job has left the queue has failed."""
     failures: dict[RunSpec, str] = {}
     while waiting:
         time.sleep(every)
@@ -223,17 +234,17 @@ def _await(
     return failures
 
 
-def _queued(say: Callable[[str], None]) -> set[str]:
-    """The ids of this user's jobs that wait or run, as 12 or 12_0; asked until the scheduler answers."""
+def _queued(say: Say) -> set[str]:
+    """The ids (12 or 12_0) of this user's waiting and running jobs; the query is repeated until Slurm answers."""
     squeue = ["squeue", "--noheader", "--array", "--format=%i %A", f"--user={os.getuid()}"]
-    while (asked := subprocess.run(squeue, capture_output=True, text=True, check=False)).returncode:
-        say(f"Slurm does not answer ({asked.stderr.strip()}); asking again in {_ASK_AGAIN:g} s")
-        time.sleep(_ASK_AGAIN)
-    return set(asked.stdout.split())
+    while (answer := subprocess.run(squeue, capture_output=True, text=True, check=False)).returncode:
+        say(f"Slurm does not answer ({answer.stderr.strip()}); trying again in {_RETRY:g} s")
+        time.sleep(_RETRY)
+    return set(answer.stdout.split())
 
 
 def _reason(log: Path) -> str:
-    """Why a job failed, by what its tasks wrote; `log` is that of the first."""
+    """Why a job failed, from the logs of its tasks; `log` is that of the first task."""
     logs = sorted(log.parent.glob(log.name.replace("_0_log", "_*_log")))
-    told = reason(path.read_text(encoding="utf-8", errors="replace") for path in logs)
-    return f"{told} (in {log})"
+    found = reason(path.read_text(encoding="utf-8", errors="replace") for path in logs)
+    return f"{found} (in {log})"

@@ -1,1 +1,1 @@
-"""What a run is computed on: a device and its precision, and processes that work together."""
+"""The hardware of a run: device, precision, and processes that train together."""

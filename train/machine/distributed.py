@@ -1,6 +1,6 @@
-"""The processes that train one run together, as torchrun or Slurm starts them: who they are, and what they agree on.
+"""The processes (ranks) that train one run together, as torchrun or Slurm starts them, and their communication.
 
-Decisions travel on the CPU (gloo), so that no queue of an accelerator is waited for; gradients by its own way (NCCL).
+Decisions are exchanged on the CPU (gloo), so that they do not wait for the queue of an accelerator; gradients by NCCL.
 """
 
 from __future__ import annotations
@@ -24,51 +24,54 @@ __all__ = ["ALONE", "Ranks", "joined"]
 
 T = TypeVar("T")
 _PATIENCE = timedelta(days=1)
-"""For as long may the first rank wait for another worker's run; torchrun ends the others when one dies."""
+"""Timeout of collective operations: the first rank may wait for the lock of a run that another worker trains. A dead
+rank needs no timeout, since torchrun ends the others."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """One of `count` processes that train a run together; alone it agrees with itself at no cost."""
+    """One of `count` processes that train a run together; for one process all operations are trivial."""
 
     rank: int = 0
     count: int = 1
 
     @property
     def first(self) -> bool:
-        """Whether this is the rank that reads and writes the store and reports."""
+        """Whether this rank accesses the store and reports."""
         return self.rank == 0
 
     def share(self, indices: Tensor) -> Tensor:
-        """This rank's part of a batch (B,), as equal as can be.
+        """This rank's share of the indices of a batch (B,); shares differ by at most one.
 
         Raises:
-            InputError: there are more ranks than windows.
+            InputError: there are more ranks than windows in the batch.
         """
         if len(indices) < self.count:
-            raise InputError(f"{self.count} ranks share a batch of {len(indices)} windows; expected a window each")
+            raise InputError(
+                f"{self.count} ranks share a batch of {len(indices)} windows; expected at least one window per rank"
+            )
         return indices.tensor_split(self.count)[self.rank]
 
     def largest_share(self, batch: int) -> int:
-        """The windows of the rank with most of them."""
+        """Windows of the largest share of a batch."""
         return math.ceil(batch / self.count)
 
     def highest(self, value: int) -> int:
-        """The greatest of the ranks' values."""
+        """The maximum of the ranks' values."""
         if self.count == 1:
             return value
-        told = torch.tensor(value)
-        dist.all_reduce(told, dist.ReduceOp.MAX)
-        return int(told)
+        largest = torch.tensor(value)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return int(largest)
 
-    def told(self, value: T) -> T:
-        """The first rank's value (of plain Python types)."""
+    def broadcast(self, value: T) -> T:
+        """The first rank's value, of plain Python types, on all ranks."""
         if self.count == 1:
             return value
         box: list[Any] = [value]
         dist.broadcast_object_list(box)
-        told: T = box[0]
-        return told
+        received: T = box[0]
+        return received
 
     def average_(self, tensor: Tensor) -> Tensor:
         """The mean over the ranks, in place."""
@@ -78,10 +81,10 @@ class Ranks:
         return tensor
 
     def together(self, action: Callable[[], T]) -> T:
-        """What `action` returns here; where it fails on any rank, it fails on all.
+        """Run `action` on all ranks and return this rank's result; if one rank fails, all raise.
 
         Raises:
-            StoreError: this rank's, or one that says that another rank has failed.
+            StoreError: this rank's error, or one that reports that another rank has failed.
         """
         failure, result = None, None
         try:
@@ -95,10 +98,10 @@ class Ranks:
         return result  # type: ignore[return-value]  # the action's own
 
     def require_equal(self, facts: Mapping[str, Any]) -> None:
-        """Refuse ranks that are about to do different things: they would wait for each other for ever.
+        """Check that all ranks have equal facts: ranks of different runs would wait for each other for ever.
 
         Raises:
-            InputError: naming the facts that differ, and each rank's value.
+            InputError: a fact differs; the message lists each rank's value.
         """
         if self.count == 1:
             return
@@ -107,17 +110,17 @@ class Ranks:
         for name in sorted(set().union(*gathered)):
             values = [of_rank.get(name) for of_rank in gathered]
             if any(value != values[0] for value in values):
-                told = ", ".join(f"rank {rank}: {value!r}" for rank, value in enumerate(values))
-                raise InputError(f"the ranks disagree about {name} ({told}); start all of them with the same command")
+                listed = ", ".join(f"rank {rank}: {value!r}" for rank, value in enumerate(values))
+                raise InputError(f"the ranks disagree about {name} ({listed}); start all of them with the same command")
 
 
 ALONE = Ranks()
-"""A process by itself."""
+"""A single process."""
 
 
 @contextmanager
 def joined(device: str) -> Iterator[Ranks]:
-    """The ranks of this run, by the environment variables of torchrun, connected for the length of a block.
+    """The ranks of this run, from the environment variables of torchrun, connected for the length of a block.
 
     Raises:
         InputError: there is no GPU for this rank.
@@ -136,11 +139,11 @@ def joined(device: str) -> Iterator[Ranks]:
 
 
 def _gpu_of(local_rank: int, visible: int) -> int:
-    """The GPU of a rank: by its place on the node, or the only one it is given, as by Slurm's gpus-per-task."""
+    """The GPU index of a rank: its local rank, or 0 if it sees one GPU only, as with Slurm's gpus-per-task."""
     if visible == 1:
         return 0
     if local_rank >= visible:
         raise InputError(
-            f"rank {local_rank} of this node has no GPU: torch sees {visible} here; expected one for each rank"
+            f"rank {local_rank} of this node has no GPU: torch sees {visible} GPUs; expected one for each rank"
         )
     return local_rank

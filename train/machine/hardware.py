@@ -1,4 +1,4 @@
-"""What a run is computed on: the device, the precision, and what the device could do at most."""
+"""The device and the precision of a run, and the settings of torch on which results depend."""
 
 from __future__ import annotations
 
@@ -18,44 +18,46 @@ def use_device(name: str) -> tuple[str, str]:
     """The kind of device to run on and the reason; `name` is 'auto', 'cpu' or 'cuda'.
 
     Raises:
-        InputError: 'cuda' where there is none.
+        InputError: 'cuda' is requested, and there is no CUDA device.
     """
     if name == "auto":
         if torch.cuda.is_available():
             return "cuda", f"cuda: found {torch.cuda.get_device_name()}"
         return "cpu", "cpu: torch sees no CUDA device"
     if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("device is 'cuda', but torch sees no CUDA device; expected 'cpu', or 'auto' for what there is")
-    return name, f"{name}: as asked"
+        raise InputError(
+            "device is 'cuda', but torch sees no CUDA device; expected 'cpu', or 'auto' for the available device"
+        )
+    return name, f"{name}: as requested"
 
 
 def use_precision(name: str, device: str) -> tuple[Precision | None, str]:
     """The precision to run in (None: the device's own) and the reason; `name` is 'auto', 'float32' or 'bfloat16'."""
     if name != "auto":
         chosen: Precision = "bfloat16" if name == "bfloat16" else "float32"
-        return (None if chosen == precision_of(device, None) else chosen), f"{chosen}: as asked"
+        return (None if chosen == precision_of(device, None) else chosen), f"{chosen}: as requested"
     if device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return "float32", f"float32: {torch.cuda.get_device_name()} has no bfloat16 arithmetic"
     return None, "bfloat16 autocast, as in the paper (table 9)" if device == "cuda" else "float32: a CPU gains nothing"
 
 
 def dtype_of(device: str, precision: Precision | None) -> str:
-    """As `precision_of`, for people."""
+    """As `precision_of`, in words for the facts of a run."""
     return "bfloat16 autocast" if precision_of(device, precision) == "bfloat16" else "float32"
 
 
 @contextmanager
 def pinned(threads: int | None) -> Iterator[None]:
-    """The settings of torch on which results depend, for the length of a block the same whatever the process had.
+    """Fixed torch settings, on which results depend, for the length of a block, regardless of the caller's settings.
 
-    Denormal numbers are flushed: gradients of confident exits underflow, and a CPU takes twice as long for a step full
-    of denormals. Float32 products are of float32 numbers, also where TORCH_ALLOW_TF32_CUBLAS_OVERRIDE is set; new
-    tensors are float32; no autocast of a caller reaches in. `threads` order the sums, whatever OMP_NUM_THREADS says;
-    None: left to the machine, as is the instruction set of its processor. Both round otherwise, are no part of a run's
-    key, and are told in its facts.
+    Denormal numbers are flushed to zero: gradients of confident exits underflow, and a step full of denormals takes
+    twice as long on a CPU. Float32 products do not use TF32, even if TORCH_ALLOW_TF32_CUBLAS_OVERRIDE is set; new
+    tensors are float32; autocast of the caller is disabled. `threads` determines the order of sums, regardless of
+    OMP_NUM_THREADS. None leaves it to the machine, as is the instruction set of its processor: both affect rounding,
+    are not part of a run's key, and are recorded in its facts.
 
     Raises:
-        InputError: the process makes tensors elsewhere than on the CPU, and so draws other random numbers.
+        InputError: torch's default device is not the CPU, so that initialization would draw other random numbers.
     """
     if torch.get_default_device().type != "cpu":
         raise InputError(
@@ -79,6 +81,6 @@ def _set(threads: int, matmul_precision: str, dtype: torch.dtype) -> None:
 
 
 def autocast(device: torch.device, precision: Precision | None) -> AbstractContextManager[Any]:
-    """The precision of a run's forwards."""
+    """Context of forward passes in the precision of a run."""
     lower = precision_of(device.type, precision) == "bfloat16"
     return torch.autocast(device.type, dtype=torch.bfloat16) if lower else nullcontext()

@@ -1,17 +1,18 @@
-"""The code that a stored result depends on: the import closure of what made it, inside `loopverify` and `train`.
+"""The code that a stored result depends on: the import closure, inside `loopverify` and `train`, of what made it.
 
-It is computed and not listed by hand, since a list forgets: a warm-up that a listed file imports from another one could
-be changed, and old runs were found under the new code. The digest errs the other way. It is one of syntax trees, so it
-moves with every change of code that could change a result, and also with some that cannot: a renamed variable, an
-annotation, another message of an error. To train again costs time; to find a run of other code costs the truth. What
-cannot change a result at all does not move it: comments, docstrings, white space, the spelling of a number, the place
-of the files.
+The closure is computed from the source, because a list kept by hand is incomplete sooner or later: if a listed file
+imports its warm-up from an unlisted one and that file changes, old results are silently found under the new code. The
+digest errs on the safe side. It covers syntax trees, so it changes with every change of code that could change a
+result, and also with some that cannot: a renamed variable, an annotation, another error message. Training again costs
+time; a result attributed to the wrong code is wrong. Comments, docstrings, white space, the spelling of a number and
+the location of the files cannot change a result and do not change the digest.
 
-What counts: a module of the closure with all of its imports, those inside functions, too. What does not: imports for
-type checkers, and the `__init__` of a package that only passes names on, through which a name is followed to the module
-that defines it. Any other `__init__` runs whenever something below it is imported, so it counts with all it imports.
-That the modules which are only passed through do nothing when they are imported is tested (tests/train/provenance).
-Third-party packages do not count; the version of torch is in a run's key.
+Part of the closure is every module that is reached, with all of its imports, including those inside functions. Not part
+of it are imports under TYPE_CHECKING, and the `__init__` of a package that only re-exports names: `from package import
+name` is followed through it to the module that defines the name, so that a package does not pull in all of its modules.
+Any other `__init__` runs whenever something below its package is imported, and is part of the closure with all of its
+imports. That the skipped modules do nothing when imported is tested (tests/train/provenance). Third-party packages are
+not covered; the version of torch is in a run's key.
 """
 
 from __future__ import annotations
@@ -27,40 +28,40 @@ from train.provenance.module import Import, Module, UntraceableError, parsed
 __all__ = ["APART", "OWN", "closure", "code_digest", "digest", "installed"]
 
 OWN = ("loopverify", "train")
-"""The packages whose code counts."""
+"""The packages whose code is covered."""
 APART = {
-    "train.store": "keeps bytes and verifies them by checksums; what they are is decided elsewhere",
-    "train.provenance": "makes the key; a change of it that matters moves the key by itself",
-    "train.engine.throughput": "tells how fast a run is trained, in its log and nowhere else",
+    "train.store": "stores bytes and verifies checksums; other modules determine the content",
+    "train.provenance": "computes the key; a change that matters changes the key directly",
+    "train.engine.throughput": "reports the speed of training, in the log only",
 }
-"""Modules and packages of which code of the closure makes use and which cannot change a result, and why."""
+"""Modules and packages that code of the closure uses but that cannot change a result, with the reason."""
 
 Read = Callable[[str], str | None]
-"""From the place of a source file, such as 'train/store/manifest.py', to its text; None: there is no such file."""
+"""Maps the path of a source file, such as 'train/store/manifest.py', to its text; None if there is no such file."""
 
 
 @cache
 def code_digest(*roots: str) -> str:
-    """16 hex digits for the code that the modules `roots` depend on, as it is installed.
+    """16 hex digits of the installed code that the modules `roots` depend on.
 
-    Read once in a process, and best when the code is imported: files that are changed under a running process are
-    not what it runs.
+    Files are read once per process. Call this when the code is imported: files that change later are not the code that
+    the process runs.
 
     Raises:
-        UntraceableError: that code reaches for something that no import shows.
+        UntraceableError: the code accesses modules or files in a way that no import statement shows.
     """
     return digest(closure(roots))
 
 
 def digest(modules: Iterable[Module]) -> str:
-    """16 hex digits for some modules: their names and their syntax."""
-    told = sorted(f"{module.name} {module.digest}\n" for module in modules)
-    return hashlib.sha256("".join(told).encode()).hexdigest()[:16]
+    """16 hex digits of the names and syntax trees of modules."""
+    lines = sorted(f"{module.name} {module.digest}\n" for module in modules)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
 
 @cache
 def installed(place: str) -> str | None:
-    """The text of an installed source file."""
+    """The text of an installed source file, or None."""
     path = _folder(place.split("/")[0]) / place
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
@@ -75,10 +76,10 @@ def _folder(package: str) -> Path:
 
 
 def closure(roots: Iterable[str], read: Read = installed) -> tuple[Module, ...]:
-    """The modules that `roots` depend on, themselves included, by name.
+    """The modules that `roots` depend on, including the roots, sorted by name.
 
     Raises:
-        UntraceableError: one of them reaches for something that no import shows, or imports what is not there.
+        UntraceableError: a module accesses something that no import statement shows, or imports a missing module.
     """
     walk = _Walk(read)
     for root in roots:
@@ -87,23 +88,23 @@ def closure(roots: Iterable[str], read: Read = installed) -> tuple[Module, ...]:
 
 
 class _Walk:
-    """The modules found so far, and how one import leads to others."""
+    """The modules found so far, and how each import leads to further modules."""
 
     def __init__(self, read: Read) -> None:
         self.taken: dict[str, Module] = {}
         self._read = read
         self._seen: set[tuple[str, str | None]] = set()
-        """(module, attribute) that were followed; a package may re-export from one that re-exports from it."""
+        """The (module, attribute) pairs that were followed; packages may re-export from each other in a cycle."""
 
-    def module(self, name: str, asked_by: str) -> Module:
-        """The module or package called `name`."""
+    def module(self, name: str, importer: str) -> Module:
+        """The module or package called `name`, needed by `importer`."""
         found = self._find(name)
         if found is None:
-            raise UntraceableError(f"{asked_by}: there is no source of the module {name}")
+            raise UntraceableError(f"{importer}: there is no source of the module {name}")
         return found
 
     def take(self, module: Module) -> None:
-        """Count a module and all it imports."""
+        """Add a module and everything it imports."""
         if _is_apart(module.name) or module.name in self.taken:
             return
         module.require_traceable()
@@ -131,7 +132,7 @@ class _Walk:
             self._take_name(target, one.attribute, of)
 
     def _take_name(self, target: Module, name: str, of: Module) -> None:
-        """What `from target import name` needs."""
+        """Add what `from target import name` needs."""
         if not target.is_package:
             self.take(target)
             return
@@ -141,12 +142,13 @@ class _Walk:
         if target.only_re_exports and not bindings and below is None and not _is_apart(target.name):
             raise UntraceableError(f"{of.name}: {target.name} has no name {name!r} and no module of this name")
         self._load(target, bindings)
-        # Also beside a binding: which of the two a package shows depends on what was imported last.
+        # A submodule may have the same name as a re-exported name. Which of the two the attribute is depends on the
+        # order of imports, so both are added.
         if below is not None:
             self._take_whole(below)
 
     def _take_whole(self, target: Module) -> None:
-        """What a module or a package as an object needs: everything that can be reached by its attributes."""
+        """Add what a module or package object needs: everything that can be reached through its attributes."""
         if not target.only_re_exports:
             self.take(target)
             return
@@ -154,10 +156,10 @@ class _Walk:
         self._load(target, target.imports)
 
     def _load(self, package: Module, bindings: Iterable[Import]) -> None:
-        """What some names need that a package re-exports."""
+        """Add what some re-exported names of a package need."""
         for one in bindings:
             if one.for_types:
-                self.taken[package.name] = package  # it is lazy, and its loader now runs
+                self.taken[package.name] = package  # a lazy package, whose loader runs for this name
             self._follow(one, package)
 
     def _run_packages_above(self, module: Module) -> None:
@@ -166,13 +168,13 @@ class _Walk:
             self._run(self.module(".".join(parts[:length]), module.name))
 
     def _run(self, package: Module) -> None:
-        """What the import of something below a package needs of its `__init__`."""
+        """Add the `__init__` of a package, which runs when a module below it is imported."""
         self._run_packages_above(package)
         if not package.only_re_exports:
             self.take(package)
 
     def _find(self, name: str) -> Module | None:
-        """As Python looks: a package first."""
+        """The source of a module; as in Python, a package takes precedence."""
         place = name.replace(".", "/")
         for path, is_package in ((f"{place}/__init__.py", True), (f"{place}.py", False)):
             if (text := self._read(path)) is not None:

@@ -1,4 +1,4 @@
-"""A module of Python as a run key sees it: its syntax tree without docstrings and comments, and its imports."""
+"""A Python module as covered by a run key: its syntax tree without docstrings and comments, and its imports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loopverify.errors import LoopverifyError
 
 __all__ = ["Import", "Module", "UntraceableError", "parsed"]
 
-# Ways to reach code, files or prose that no import statement shows, as bare names, as attributes and as modules.
+# Ways to access code, files or docstrings that no import statement shows: names, attributes and modules.
 _HIDDEN_NAMES = frozenset({"__import__", "eval", "exec", "compile", "__doc__", "__file__", "__loader__", "__spec__"})
 _HIDDEN_ATTRIBUTES = frozenset(
     {"import_module", "__import__", "exec_module", "load_module", "run_module", "run_path", "entry_points"}
@@ -21,12 +21,12 @@ _HIDDEN_ATTRIBUTES = frozenset(
 _HIDDEN_MODULES = frozenset({"importlib", "imp", "runpy", "pkgutil", "pydoc", "zipimport"})
 _REACHES = (ast.Name, ast.Attribute, ast.Constant, ast.Import, ast.ImportFrom)
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-"""The fields of a statement that hold statements, or parts of it that do."""
-_SHOWN_MODULES = frozenset({"importlib.metadata"})  # of packages that are installed, not of this code
+"""The fields of a statement that contain statements, or parts with statements."""
+_SHOWN_MODULES = frozenset({"importlib.metadata"})  # metadata of installed packages, not code
 
 
 class UntraceableError(LoopverifyError):
-    """Code on which a stored result depends reaches for something that cannot be found by reading it."""
+    """Code on which a stored result depends accesses something that its import statements do not show."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Import:
     """One name that an import statement binds."""
 
     module: str
-    """The absolute name of the module that is named after `import` or `from`."""
+    """Absolute name of the module after `import` or `from`."""
     attribute: str | None
-    """What is taken from it; None: the module itself, or everything (`*`)."""
+    """The imported name; None: the module itself, or everything (`*`)."""
     binds: str | None
-    """The name that it then has; None: several names (`*`)."""
+    """The local name; None: several names (`*`)."""
     for_types: bool
-    """Whether it stands under `if TYPE_CHECKING`, so that it does not run."""
+    """Whether it is under `if TYPE_CHECKING` and does not run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Module:
     name: str
     is_package: bool
     tree: ast.Module
-    """Without docstrings; comments are never in a tree."""
+    """The syntax tree without docstrings; it contains no comments anyway."""
 
     @cached_property
     def digest(self) -> str:
@@ -61,24 +61,24 @@ class Module:
 
     @cached_property
     def imports(self) -> tuple[Import, ...]:
-        """Every import of the module, wherever it stands in it."""
+        """Every import statement, including those inside functions and classes."""
         return tuple(self._found(self.tree, for_types=False))
 
     @cached_property
     def only_re_exports(self) -> bool:
-        """Whether this is the `__init__` of a package that does nothing but pass names on.
+        """Whether this is the `__init__` of a package that only re-exports names.
 
-        That of a top-level package may also hold a lazy loader: `_LAZY`, `__getattr__` and `__dir__`, and what they
-        load as imports for type checkers.
+        A top-level `__init__` may also contain a lazy loader: `_LAZY`, `__getattr__` and `__dir__`, with the lazily
+        loaded names as imports under TYPE_CHECKING.
         """
         lazy = "." not in self.name
         return self.is_package and all(_passes_on(node) or (lazy and _loads_lazily(node)) for node in self.tree.body)
 
     def require_traceable(self) -> None:
-        """Refuse what reaches for code, files or prose in ways that no import statement shows.
+        """Check that the module accesses code, files and docstrings through import statements only.
 
         Raises:
-            UntraceableError: naming the line.
+            UntraceableError: it does not; the message names the line.
         """
         if self._hides is not None:
             raise UntraceableError(
@@ -128,7 +128,7 @@ def parsed(name: str, is_package: bool, text: str) -> Module:
     """The module called `name` whose source is `text`.
 
     Raises:
-        UntraceableError: it is no Python.
+        UntraceableError: it is not valid Python.
     """
     try:
         tree = ast.parse(text)
@@ -139,7 +139,7 @@ def parsed(name: str, is_package: bool, text: str) -> Module:
 
 
 def _strip(node: ast.AST) -> None:
-    """Remove every statement that is nothing but a text: docstrings, those of attributes, too."""
+    """Remove every statement that is a string: docstrings, including those of attributes."""
     for block in _BLOCKS:
         if statements := getattr(node, block, ()):
             statements[:] = [statement for statement in statements if not _is_text(statement)]
@@ -148,13 +148,13 @@ def _strip(node: ast.AST) -> None:
 
 
 def _write(node: object, to: list[str]) -> None:
-    """A tree as text, of which no two trees have the same: unlike `ast.dump`, the same in every version of Python."""
+    """Write a tree as a unique text that, unlike `ast.dump`, is the same in every version of Python."""
     if isinstance(node, ast.AST):
         to.append(type(node).__name__)
         to.append("(")
         for field in node._fields:
             value = getattr(node, field, None)
-            if value is not None and value != [] and field != "ctx":  # a name's context is where it stands
+            if value is not None and value != [] and field != "ctx":  # the context of a name follows from its position
                 to.append(f"{field}=")
                 _write(value, to)
         to.append(")")
@@ -209,7 +209,7 @@ def _assigns_literal(node: ast.stmt, name: str) -> bool:
 
 
 def _hidden(node: ast.AST) -> str | None:
-    """The name by which a node reaches for what it does not import, or None."""
+    """How a node accesses something that is not imported by a statement; None if it does not."""
     match node:
         case ast.Name(id=name, ctx=ast.Load()) if name in _HIDDEN_NAMES:
             return name

@@ -1,1 +1,1 @@
-"""How a run stops and goes on: the signal that asks it to, and the checkpoint that holds all it needs."""
+"""Stopping and resuming a run: the signals that stop it, and checkpoints with its complete state."""

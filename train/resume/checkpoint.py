@@ -1,6 +1,9 @@
-"""Checkpoints of a run in progress: <store>/partial/<key>/step-<N>/, each a sealed folder; the newest whole one counts.
+"""Checkpoints of a run in progress: sealed folders <store>/partial/<key>/step-<N>/; the newest valid one counts.
 
-Resuming is exact, so neither how often checkpoints are written nor whether a run was interrupted is part of its key.
+Resuming is exact: a resumed run gives bit by bit the result of an uninterrupted one. So neither the interval of
+checkpoints nor an interruption is part of a run's key. Exactness needs all state that steps depend on: weights,
+buffers, moments of the optimizer and random numbers (`train.resume.state`), and the micro-batch that was found to fit
+memory (`Checkpoint.progress`), which determines the order of sums. Learning rate and batches are functions of the step.
 """
 
 from __future__ import annotations
@@ -15,37 +18,36 @@ from typing import Any
 
 from loopverify.errors import InputError
 from train.machine.distributed import Ranks
-from train.store import manifest
-from train.store.atomic_folders import asking, examine, seal_into, set_aside, writing
+from train.store import Say, manifest
+from train.store.atomic_folders import examine, seal_into, set_aside, system_errors, writing
 from train.store.manifest import MANIFEST, canonical, sha256
 
 __all__ = ["Checkpoint", "Checkpoints", "open_checkpoint"]
 
-Say = Callable[[str], None]
 _LOG = "metrics.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A whole checkpoint: its files are what its manifest says."""
+    """A valid checkpoint, whose files match its manifest."""
 
     path: Path
     run: Mapping[str, Any]
-    """What determines the run it is of (`RunSpec.determinants`)."""
+    """The determinants of its run (`RunSpec.determinants`)."""
     step: int
-    """Steps done."""
+    """Number of finished steps."""
     ranks: int
-    """How many processes wrote it."""
+    """Number of processes that wrote it."""
     progress: Mapping[str, Any]
-    """What else the step loop goes on with."""
+    """Further state of the step loop (`Stepper.progress`)."""
     digest: str
-    """SHA-256 (hex) of what a run that goes on from here depends on: all but the log, which tells times."""
+    """SHA-256 (hex) of everything on which a run that starts here depends: all but the log, which contains times."""
 
     def require_of(self, run: Mapping[str, Any]) -> None:
-        """Refuse to go on from here with a run that differs in more than its execution.
+        """Check that the run may start from here: it differs from the checkpoint's run in its execution only.
 
         Raises:
-            InputError: naming what differs.
+            InputError: it differs in more; the message names the first difference.
         """
         apart = {"execution", "continued"}
         for name in sorted((self.run.keys() | run.keys()) - apart):
@@ -53,25 +55,25 @@ class Checkpoint:
             if canonical(mine) != canonical(wanted):
                 raise InputError(
                     f"{self.path} is a checkpoint of another run: its {name} is {mine!r}; expected {wanted!r}, that of "
-                    "the run to go on with"
+                    "the run to be continued"
                 )
 
     def log(self) -> list[str]:
-        """The lines of the run's log up to here."""
+        """The lines of the run's log up to this step."""
         return (self.path / _LOG).read_text(encoding="utf-8").splitlines()
 
 
 class Checkpoints:
-    """Those of one run, the last `keep` of them; written by all ranks together, looked after by the first."""
+    """The last `keep` checkpoints of one run, written by all ranks together and managed by the first."""
 
     def __init__(self, root: Path, key: str, *, ranks: Ranks, keep: int = 2) -> None:
         """
         Args:
-            root: of the store.
-            key: of the run.
+            root: folder of the store.
+            key: key of the run.
 
         Raises:
-            InputError: none are to be kept.
+            InputError: keep < 1.
         """
         if keep < 1:
             raise InputError(f"keep is {keep}; expected at least one checkpoint to resume from")
@@ -81,10 +83,10 @@ class Checkpoints:
     def save(
         self, step: int, fill: Callable[[Path], None], *, run: Mapping[str, Any], progress: Mapping[str, Any], log: str
     ) -> None:
-        """Write the checkpoint of a step: `fill` writes each rank's part below a folder, which then appears at once.
+        """Write the checkpoint of a step: `fill` writes the part of each rank; the folder appears by one rename.
 
         Raises:
-            StoreError: it cannot be written; what was there before is untouched.
+            StoreError: it cannot be written; earlier checkpoints are unchanged.
         """
         ranks, content = self._ranks, {"key": self._key, "run": run, "step": step, "progress": progress}
         with ExitStack() as stack:
@@ -95,30 +97,32 @@ class Checkpoints:
                 return str(own)
 
             def part() -> None:
-                with asking(own, "write"):
+                with system_errors(own, "write"):
                     fill(own)
 
             def end() -> None:
                 seal_into(own, self.folder / f"step-{step}", {**content, "ranks": ranks.count})
                 self._prune()
 
-            own = Path(ranks.told(ranks.together(lambda: begin() if ranks.first else "")))
+            own = Path(ranks.broadcast(ranks.together(lambda: begin() if ranks.first else "")))
             ranks.together(part)
             ranks.together(lambda: end() if ranks.first else None)
 
     def newest(self, say: Say) -> Checkpoint | None:
-        """The last whole checkpoint; a corrupt one is named, moved aside, and the one before it looked at."""
-        path = self._ranks.told(self._ranks.together(lambda: self._newest(say) if self._ranks.first else None))
-        return None if path is None else _checkpoint(Path(path), manifest.read(Path(path)))  # verified a moment ago
+        """The newest valid checkpoint, or None; corrupt ones are reported and moved to corrupt/."""
+        path = self._ranks.broadcast(self._ranks.together(lambda: self._newest(say) if self._ranks.first else None))
+        return (
+            None if path is None else _checkpoint(Path(path), manifest.read(Path(path)))
+        )  # just verified by the first rank
 
     def clear(self) -> None:
-        """Remove them all: the run is stored."""
+        """Remove all checkpoints of the run."""
         if self._ranks.first:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def steps(self) -> list[int]:
-        """The steps of those that are there, ascending."""
-        with asking(self.folder, "read"):
+        """The steps of the existing checkpoints, ascending."""
+        with system_errors(self.folder, "read"):
             names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
         return sorted(int(found[1]) for name in names if (found := re.fullmatch(r"step-(\d+)", name)))
 
@@ -131,7 +135,7 @@ class Checkpoints:
             if not problems:
                 return str(path)
             moved = set_aside(path, self._root / "corrupt", f"{self._key}-step-{step}")
-            say(f"the checkpoint {path} is corrupt: {'; '.join(problems)}. Moved to {moved}; the one before it counts")
+            say(f"the checkpoint {path} is corrupt: {'; '.join(problems)}. Moved to {moved}; the previous one is used")
         return None
 
     def _prune(self) -> None:
@@ -140,16 +144,18 @@ class Checkpoints:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """A checkpoint at a place of its own, every byte of it verified.
+    """The checkpoint in a folder, with every byte verified.
 
     Raises:
-        InputError: there is none, or it is corrupt.
+        InputError: there is no checkpoint, or it is corrupt.
     """
     record, problems = examine(path)
     if not problems and not {"run", "step", "ranks", "progress"} <= record.keys():
         problems = [f"{MANIFEST} is not that of a checkpoint"]
     if problems:
-        raise InputError(f"{path} is no whole checkpoint: {'; '.join(problems)}; give a folder partial/<key>/step-<N>")
+        raise InputError(
+            f"{path} is not a valid checkpoint: {'; '.join(problems)}; give a folder partial/<key>/step-<N>"
+        )
     return _checkpoint(path, record)
 
 
@@ -160,5 +166,7 @@ def _checkpoint(path: Path, record: Mapping[str, Any]) -> Checkpoint:
         step=record["step"],
         ranks=record["ranks"],
         progress=record["progress"],
-        digest=sha256(canonical({**record, "files": {n: told for n, told in record["files"].items() if n != _LOG}})),
+        digest=sha256(
+            canonical({**record, "files": {name: entry for name, entry in record["files"].items() if name != _LOG}})
+        ),
     )

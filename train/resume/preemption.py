@@ -1,4 +1,4 @@
-"""Pre-emption: a signal that asks a run to stop, heard at once or at the end of a step."""
+"""Pre-emption: a signal that stops a run, at once or at the end of a step."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from loopverify.errors import LoopverifyError
 __all__ = ["PREEMPTED", "PreemptedError", "Preemption"]
 
 PREEMPTED = os.EX_TEMPFAIL
-"""Exit status 75: stopped on request, and to be started again with the same command."""
+"""Exit status 75: stopped by a signal; the same command resumes the run."""
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class PreemptedError(LoopverifyError):
-    """The run was asked to stop and stopped; the same command goes on with it."""
+    """The run was stopped by a signal; the same command resumes it."""
 
 
 class Preemption:
-    """Whether SIGTERM or SIGUSR1 came; outside `listening`, never."""
+    """Records SIGTERM and SIGUSR1 within `listening`."""
 
     def __init__(self) -> None:
         self._came: signal.Signals | None = None
@@ -30,12 +30,12 @@ class Preemption:
 
     @property
     def pending(self) -> str | None:
-        """The name of the signal that came, if one did."""
+        """The name of the signal that has arrived, or None."""
         return None if self._came is None else self._came.name
 
     @contextmanager
     def listening(self) -> Iterator[Preemption]:
-        """Hear the signals for the length of a block, in the main thread: PreemptedError, unless deferred."""
+        """Handle the signals for the length of a block, in the main thread: raise PreemptedError, unless deferred."""
         before = {number: signal.signal(number, self._heard) for number in _SIGNALS}
         try:
             yield self
@@ -45,7 +45,7 @@ class Preemption:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """For the length of a block a signal only sets `pending`, which the block looks at where it can stop."""
+        """For the length of a block a signal only sets `pending`, which the block checks where it can stop."""
         self._deferred = True
         try:
             yield

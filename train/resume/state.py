@@ -1,8 +1,8 @@
-"""Everything a run needs to go on where it was: parameters, buffers, moments of the optimizer, random numbers.
+"""The tensors with which a run resumes: parameters, buffers, moments of the optimizer, random numbers.
 
-The learning rate is a function of the step, and so is the order of the data; neither has a state. One process writes
-plain safetensors; several write the shards they hold through torch.distributed.checkpoint, in safetensors too, which
-loads at any number of ranks.
+The learning rate and the order of the data are functions of the step and have no state. One process writes plain
+safetensors. Several processes write their shards through torch.distributed.checkpoint, also as safetensors, which can
+be loaded with any number of ranks.
 """
 
 from __future__ import annotations
@@ -42,28 +42,30 @@ class TrainState:
             _save_shards(self.tensors(), folder)
 
     def load(self, folder: Path, *, step: int, ranks: int) -> None:
-        """Take up what `ranks` processes saved after `step`; another number of them now draws other random numbers."""
+        """Load what `ranks` processes saved after `step`. With another number of ranks, random numbers are seeded
+        again."""
         own = self.tensors()
         if (folder / _STATE).exists() and self.ranks.count == 1:
             saved = load_file(folder / _STATE)
-            assert saved.keys() == own.keys(), "what determines the names is in the key of the run"
+            assert saved.keys() == own.keys(), "the names are determined by the key of the run"
             with torch.no_grad():
                 for name, tensor in own.items():
                     tensor.copy_(saved[name])
         else:
             _load_shards(own, folder)
         if ranks == self.ranks.count:
-            _take_up(load_file(folder / _RANDOM / f"{self.ranks.rank}.safetensors"))
+            _set_random_numbers(load_file(folder / _RANDOM / f"{self.ranks.rank}.safetensors"))
         else:
-            self.draw_anew(step)
+            self.seed_rank(step)
 
-    def draw_anew(self, step: int) -> None:
-        """Seed the random numbers of this rank by what it is: no two ranks drop the same channels."""
+    def seed_rank(self, step: int) -> None:
+        """Seed this rank's random numbers by run, step and rank, so that no two ranks draw the same dropout masks."""
         mixed = hashlib.sha256(f"{self.seed}/{step}/{self.ranks.rank}/{self.ranks.count}".encode()).digest()
         torch.manual_seed(int.from_bytes(mixed[:8], "big") >> 1)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the state by name, sharing its memory, none of them a scalar."""
+        """Every tensor of the state by name, sharing its memory; scalars have shape (1,), as shards need a
+        dimension."""
         named = dict(self.module.named_parameters())
         found = {f"model.{name}": tensor for name, tensor in (*named.items(), *self.module.named_buffers())}
         for name, parameter in named.items():
@@ -71,7 +73,7 @@ class TrainState:
         return {name: tensor.detach() if tensor.ndim else tensor.detach().view(1) for name, tensor in found.items()}
 
     def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """AdamW's state of one parameter, made as AdamW makes it where there was no step yet."""
+        """AdamW's state of one parameter, initialized as by AdamW if there was no step yet."""
         state: dict[str, Tensor] = self.optimizer.state[parameter]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
@@ -83,14 +85,14 @@ class TrainState:
         return {"cpu": torch.get_rng_state(), **({"cuda": torch.cuda.get_rng_state()} if on_gpu else {})}
 
 
-def _take_up(states: dict[str, Tensor]) -> None:
+def _set_random_numbers(states: dict[str, Tensor]) -> None:
     torch.set_rng_state(states["cpu"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
 
 
 def _save_shards(tensors: dict[str, Tensor], folder: Path) -> None:
-    # Here, because it takes seconds to import and one process needs none of it.
+    # Imported here, because it takes seconds and a single process does not need it.
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -102,5 +104,5 @@ def _load_shards(tensors: dict[str, Tensor], folder: Path) -> None:
     from torch.distributed.checkpoint.state_dict_loader import load
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process is meant
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # intended for one process
         load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)))

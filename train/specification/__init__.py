@@ -1,4 +1,4 @@
-"""What a run is, and what it would take."""
+"""Presets, run specifications and their execution, and estimates of what a run takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Execution: how the steps of a run are computed. It changes a result by rounding, and by what dropout draws."""
+"""Execution: how the steps of a run are computed. It changes a result by rounding, and by the draws of dropout."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How the steps of one run are computed; the default is one process, the batch at once, nothing compiled."""
+    """How the steps of one run are computed; by default in one process, a whole batch at once, nothing compiled."""
 
     ranks: int = 1
-    """Processes that share every batch."""
+    """Number of processes that share every batch."""
     parallel: Parallel | None = None
-    """How several processes hold the model: each a copy (`ddp`) or each a shard of every layer (`fsdp`)."""
+    """How several processes hold the model: a copy each (`ddp`) or a shard of every layer each (`fsdp`)."""
     micro_batch: int | None = None
-    """Windows a rank computes at once, gradients being summed up to its share of the batch; None: all, or on a GPU as
-    many as fit."""
+    """Windows per forward and backward pass on a rank; gradients accumulate over its share of the batch. None: the
+    whole share, or on a GPU as many windows as fit."""
     compiled: bool = False
-    """Whether torch.compile compiles the block, or under `fsdp` each sublayer of it."""
+    """Whether torch.compile compiles the block, or under `fsdp` each of its sublayers."""
     precision: Precision | None = None
-    """Autocast, if not the device's own: bfloat16 on CUDA, float32 on a CPU."""
+    """Autocast precision; None: the device's default, bfloat16 on CUDA and float32 on a CPU."""
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
@@ -40,10 +40,10 @@ class Execution:
             raise InputError(f"micro-batch is {self.micro_batch}; expected an integer >= 1")
 
     def determinants(self, device: str, batch: int) -> dict[str, Any]:
-        """What it comes to on a kind of device with batches of so many windows, as JSON for the key of a run.
+        """The part of a run's key that the execution determines, as JSON, on a kind of device with `batch` windows.
 
-        Rounding is part of a result. What rounds the same is the same: a micro-batch that holds all of a rank's windows
-        is none, and the device's own precision is its own also where it is named.
+        Rounding is part of a result, so executions that round alike must give equal keys: a micro-batch that holds all
+        windows of a rank equals None, and naming the device's default precision equals not naming one.
         """
         splits = self.micro_batch is not None and self.micro_batch < math.ceil(batch / self.ranks)
         return {
@@ -56,20 +56,21 @@ class Execution:
 
 
 ORDINARY = Execution()
-"""One process, the whole batch at once, nothing compiled, the device's own precision."""
+"""One process, the whole batch at once, nothing compiled, the device's default precision."""
 
 _ENVIRONMENT = ("DNNL_DEFAULT_FPMATH_MODE", "NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE")
 
 
 def precision_of(device: str, precision: Precision | None) -> Precision:
-    """What a run on a kind of device computes in; the device's own where `precision` is None."""
+    """The precision of a run on a kind of device; the device's default if `precision` is None."""
     return precision or ("bfloat16" if device == "cuda" else "float32")
 
 
 def environment() -> dict[str, str]:
-    """The variables of the environment that make libraries compute in another precision, where they are set.
+    """The environment variables that are set and make libraries compute in another precision.
 
-    They are read below torch, so that it can neither show nor undo what they do. Those that choose among instruction
-    sets or kernels of one precision (ATEN_CPU_CAPABILITY, MKL_CBWR, ...) do what another processor would: left out.
+    They are read below torch, which can neither show nor undo their effect. Variables that select instruction sets or
+    kernels of the same precision (ATEN_CPU_CAPABILITY, MKL_CBWR, ...) are left out: they have the effect of another
+    processor, which is no part of the key either.
     """
     return {name: os.environ[name] for name in _ENVIRONMENT if os.environ.get(name)}

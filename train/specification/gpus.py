@@ -1,4 +1,4 @@
-"""What named GPUs can do at best, by the data sheets of their makers: for estimates, and for the share that is used."""
+"""Peak FLOP/s and memory of GPUs, from the data sheets of their makers: for estimates and for the MFU of a run."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
         )
     }
 )
-"""By name. H100 and H200 as modules (SXM), not as cards; the RTX 4090 with float32 accumulation."""
+"""GPUs by name. H100 and H200 are the SXM modules, not PCIe cards; RTX-4090 is with float32 accumulation."""
 
 
 def gpu(name: str) -> Gpu:
     """The GPU called `name`, in any case.
 
     Raises:
-        InputError: no such GPU, with those there are.
+        InputError: no such GPU; the message lists the known ones.
     """
-    by_folded = {known.casefold(): one for known, one in GPUS.items()}
-    if name.casefold() not in by_folded:
+    found = {known.casefold(): one for known, one in GPUS.items()}.get(name.casefold())
+    if found is None:
         raise unknown("GPU", name, GPUS)
-    return by_folded[name.casefold()]
+    return found
 
 
 def recognized(device: str) -> Gpu | None:
-    """The GPU behind a name such as 'NVIDIA A100-SXM4-80GB', as `torch.cuda.get_device_name` gives it; None: no guess.
+    """The GPU with a name such as 'NVIDIA A100-SXM4-80GB', from `torch.cuda.get_device_name`; None if not known.
 
-    Cards (PCIe), slices (MIG) and relatives (H100 NVL) of a known module are slower, so they are not it.
+    Cards (PCIe), slices (MIG) and variants (H100 NVL) of a known module are slower and therefore not recognized as it.
     """
     words = set(re.split(r"[\s-]+", device.casefold()))
     if words & {"pcie", "mig", "nvl", "laptop", "d"}:

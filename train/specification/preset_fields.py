@@ -1,4 +1,4 @@
-"""Preset: what the conditions and seeds of a study share. Its values are in the key of a run, and its name is not."""
+"""Preset: what the conditions and seeds of a study share. A run's key contains its values, but not its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Preset"]
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """The shape, the data and the optimization of one study."""
+    """Model shape, data and optimization of one study."""
 
     name: str
     d_model: int
@@ -21,43 +21,43 @@ class Preset:
     heads: int
     d_ff: int
     sandwich_norm: bool = False
-    """A norm after as well as before every residual branch."""
+    """Whether every residual branch has a norm after as well as before it."""
     rope_theta: float = 10_000.0
     tied_head: bool
     loops: int
-    """K, the loops of every training step (r0)."""
+    """K, the loops of every training step."""
     dropout: float
     data: DataSpec | TaskSpec
-    """A text, of which examples are windows, or a task, of which they are instances, fresh at every step."""
+    """A text, whose windows are the examples, or a task, whose instances are drawn again at every step."""
     seq_len: int
-    """Tokens a window or an instance."""
+    """T, tokens per window or instance."""
     stride: int
     """Tokens between the starts of neighboring windows."""
     batch: int
-    """Windows or instances a step."""
+    """B, windows or instances per step."""
     steps: int | None = None
-    """Optimizer steps; None: as many as `epochs` passes over the windows take."""
+    """Optimizer steps; None: the steps of `epochs` passes over the windows."""
     epochs: int | None = None
     lr: float
     """Peak learning rate."""
     min_lr: float | None = None
-    """Learning rate of the last step, to which a half cosine leads from the end of the warm-up; None: it stays at
+    """Learning rate of the last step, reached by a half cosine from the end of the warm-up; None: the rate stays at
     its peak."""
     warmup_steps: int
     weight_decay: float = 0.01
     grad_clip: float = 1.0
-    """Largest L2 norm of the whole gradient."""
+    """Upper limit of the L2 norm of the whole gradient."""
     eval_windows: int
-    """Held-out windows, evenly spaced, or instances of the final evaluation."""
+    """Held-out windows (evenly spaced) or instances of the final evaluation."""
     history_windows: int
     """Held-out windows or instances of the evaluations during training."""
     history_every: int
     """Steps between evaluations during training."""
     first_exit: float | None = None
-    """CE(1), nats per token, at which conditions are compared at equal progress: the exits at the first evaluation
-    that reaches it are part of a result. None: they are not."""
+    """CE(1) in nats per token at which conditions are compared at equal progress: a result contains the exits at the
+    first evaluation with CE(1) at or below it. None: no such comparison."""
     threads: int | None = None
-    """CPU threads of the process; None: torch's own choice. Part of the result, since it orders the sums."""
+    """CPU threads of the process; None: torch's own choice. They determine the order of sums and thereby the result."""
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -81,7 +81,7 @@ class Preset:
 
     @property
     def task(self) -> str | None:
-        """The name of the task that its runs are trained on; None: on text."""
+        """The name of the task on which its runs are trained; None for text."""
         return self.data.name if isinstance(self.data, TaskSpec) else None
 
     def learning_rate(self, step: int, steps: int) -> float:
@@ -92,5 +92,5 @@ class Preset:
         return self.min_lr + (self.lr - self.min_lr) * (1 + math.cos(math.pi * done)) / 2
 
     def total_steps(self, windows: int | None) -> int:
-        """Optimizer steps of a run over a training text of so many windows, or on a task, which has none."""
+        """Optimizer steps of a run over a training text of `windows` windows; None for a task."""
         return self.steps if self.steps is not None else (self.epochs or 1) * ((windows or 0) // self.batch)

@@ -1,4 +1,4 @@
-"""Presets: everything about a study that its conditions and seeds share. Each derives from the one before it."""
+"""Presets: everything that the conditions and seeds of a study share. Each derives from the one before it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from train.specification.preset_fields import Preset
 __all__ = ["PRESETS", "preset"]
 
 
-# A minute on one CPU thread. What drives the drift is lr * steps, hence the large rate; see docs/training.md.
+# A minute on one CPU thread. The drift of the scale grows with lr * steps, hence the large rate; see docs/training.md.
 _TINY = Preset(
     name="tiny",
     d_model=64,
@@ -38,7 +38,7 @@ _TINY = Preset(
     threads=1,
 )
 
-# A GPU for minutes, or a CPU for a night: the paper's sequence and dropout on a narrow model.
+# Minutes on a GPU or a night on a CPU: the paper's sequence length and dropout, on a narrow model.
 _SMALL = replace(
     _TINY,
     name="small",
@@ -62,7 +62,7 @@ _SMALL = replace(
 )
 
 # The paper's studies (Sharma & Vu 2026, section 3 and table 9). It states neither the warm-up nor d_ff nor whether
-# the head is tied: with a tied head and d_ff = 4 d_model the parameters come to 43.8M and 128.6M.
+# the head is tied; a tied head and d_ff = 4 d_model give 43.8M and 128.6M parameters.
 _44M = replace(
     _SMALL,
     name="44m",
@@ -81,9 +81,9 @@ _129M = replace(_44M, name="129m", d_model=768, layers=12, heads=12, d_ff=3072, 
 
 # The check at scale (appendix 11, table 9): the architecture of Ouro-1.4B (arXiv:2510.25741) from scratch on FineWeb.
 # Its conditions are exit_weighted/rmsnorm/shared_boundary_norm, as published, and its twin without a readout norm,
-# exit_weighted/raw/boundary_norm. The paper states 1.32e9 tokens in 50,000 steps, which is 12.9 windows a step, and no
-# schedule between its largest and its least learning rate. The tokenizer is ours, at the size of Ouro's vocabulary; of
-# the 15 files of the text, 3 have more tokens than the run reads.
+# exit_weighted/raw/boundary_norm. The paper states 1.32e9 tokens in 50,000 steps, which is 12.9 windows per step, and
+# no schedule between its largest and its smallest learning rate. The tokenizer is ours, at the size of Ouro's
+# vocabulary; of the 15 files of the text, 3 have more tokens than the run reads.
 _1_4B = replace(
     _129M,
     name="1.4b",
@@ -110,15 +110,15 @@ _1_4B = replace(
 # The protocol of the depth-use experiment, fixed before its first run.
 #
 # Task: `Hops` over 5 symbols, answers of 1 to 4 steps in equal shares, fresh instances at every step, loss at the
-# answer only. By construction no answer is its start, and none can be had in fewer steps. (In a random permutation the
-# start itself answers 1/5, 2/5, 2/5 and 3/5 of the questions of 1, 2, 3 and 4 steps, and a model can live on that
-# alone.)
+# answer only. By construction no answer equals its start, and none can be reached in fewer steps. (In a random
+# permutation the start itself answers 1/5, 2/5, 2/5 and 3/5 of the questions of 1, 2, 3 and 4 steps, and a model can
+# exploit that alone.)
 #
-# Model: the reference transformer, d = 64, one layer of 4 heads a loop, K = 4: a loop attends once.
+# Model: the reference transformer, d = 64, one layer of 4 heads per loop, K = 4: each loop attends once.
 #
 # Training: every exit (per-loop loss), AdamW, batch 64, lr 2e-3 after 50 steps of warm-up, weight decay 0.1, clip 1.0,
-# 3,000 steps. All conditions alike, but for what names them. Steps and shape were chosen on one run of the raw readout
-# with a seed that is not used here (900): what two cores can train over three seeds in about half an hour.
+# 3,000 steps. All conditions are alike except for what names them. Steps and shape were chosen on one run of the raw
+# readout with a seed that is not used here (900): what two cores can train in about half an hour for three seeds.
 #
 # Measured: CE and accuracy at every exit and the norms of all tokens, on 4,096 fresh instances after the last step.
 # Every 100 steps, 1,024 instances: the first of these evaluations at which CE(1) is at most `FIRST_EXIT` gives
@@ -147,10 +147,10 @@ PRESETS: Mapping[str, Preset] = MappingProxyType({p.name: p for p in (_TINY, _SM
 
 
 def preset(name: str, *, source: str | None = None, steps: int | None = None) -> Preset:
-    """The preset called `name`; on another text, or for another number of steps, where they are given.
+    """The preset called `name`, with another text or another number of steps if they are given.
 
     Raises:
-        InputError: no such preset, or a source or steps that cannot be.
+        InputError: no such preset, or an invalid source or number of steps.
     """
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
@@ -159,7 +159,7 @@ def preset(name: str, *, source: str | None = None, steps: int | None = None) ->
         if isinstance(chosen.data, TaskSpec):
             raise InputError(
                 f"data is {source!r}, but preset {name!r} has no text: its examples are instances of the task "
-                f"{chosen.data.name}, drawn in training; leave the data out, or choose another preset"
+                f"{chosen.data.name}, drawn in training; omit the data, or choose another preset"
             )
         chosen = replace(chosen, data=replace(chosen.data, source=source))
     return chosen if steps is None else replace(chosen, steps=steps, epochs=None)

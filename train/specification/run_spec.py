@@ -1,4 +1,4 @@
-"""RunSpec: one training run, named by everything that determines its result."""
+"""RunSpec: one training run, identified by everything that determines its result."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ __all__ = ["PAPER_PENALTY", "RunSpec"]
 PAPER_PENALTY = 0.01
 """lambda of the paper's norm penalty (Sharma & Vu 2026, section 3)."""
 
-# Vocabularies from which on the logits of K exits are most of a step's memory, and the tokens of a chunk of them: on a
-# CPU large enough for fast products (bench/README.md); on a GPU a product should be larger (not measured on a GPU).
+# From this vocabulary size on the logits of K exits dominate the memory of a step, and they are computed in chunks of
+# so many tokens: on a CPU enough for fast matrix products (bench/README.md), on a GPU more (not measured on a GPU).
 _WIDE_VOCABULARY = 4096
 _CHUNK_TOKENS = {"cpu": 256, "cuda": 4096}
 
-# What draws the data of a run, and what trains and evaluates on it: the key holds the code of all they depend on.
+# The modules that open the data of a run and that train and evaluate on it. A run's key contains the digest of all code
+# that they depend on, computed at import, when the files on disk are the imported ones: a process may run for days.
 _ROOTS = ("train.engine.open", "train.engine.loop")
-_CODE = code_digest(*_ROOTS)  # now, while the files are what is imported; a process may run for days
+_CODE = code_digest(*_ROOTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,39 +40,39 @@ class RunSpec:
     """As in `loopverify.objectives.named`: 'terminal', 'per_loop' or 'exit_weighted', and '+penalty' or '+latent'."""
     readout: str
     recurrence: str = "residual"
-    """What lies between two loops, as in `loopverify.models.RECURRENCES`."""
+    """The operation between two loops, one of `loopverify.models.RECURRENCES`."""
     seed: int = 0
     penalty: float = PAPER_PENALTY
     lr: float | None = None
-    """Peak learning rate where it is not the preset's."""
+    """Peak learning rate; None: the preset's."""
     device: str = "cpu"
-    """'cpu' or 'cuda': the kind of device, since results differ between kinds."""
+    """'cpu' or 'cuda'; results differ between kinds of device."""
     execution: Execution = ORDINARY
     """How its steps are computed."""
     continued: str | None = None
-    """Digest of the checkpoint of another execution that the run starts from; None: from the first step."""
+    """Digest of the checkpoint of another execution from which the run starts; None: it starts at the first step."""
 
     def __post_init__(self) -> None:
-        named(self.loss, penalty=self.penalty)  # refuses unknown losses and weights
+        named(self.loss, penalty=self.penalty)  # raises for unknown losses and invalid weights
         if self.readout not in READOUTS:
             raise unknown("readout", self.readout, READOUTS)
         if self.recurrence not in RECURRENCES:
             raise unknown("recurrence", self.recurrence, RECURRENCES)
         if self.lr is not None:
-            replace(self.preset, lr=self.lr)  # refuses a rate that cannot be
-            if self.lr == self.preset.lr:  # one run, one name
+            replace(self.preset, lr=self.lr)  # raises for an invalid rate
+            if self.lr == self.preset.lr:  # one name per run
                 object.__setattr__(self, "lr", None)
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed}; expected an integer >= 0, below 2^63")
 
     @classmethod
     def of_condition(cls, preset: Preset, condition: str, *, seed: int = 0, device: str = "cpu") -> RunSpec:
-        """The run that a condition names, such as 'per_loop+penalty=0.1/rmsnorm/damped@lr=0.001'; see `condition`.
+        """The run of a condition such as 'per_loop+penalty=0.1/rmsnorm/damped@lr=0.001'; see `condition`.
 
-        The name of the preset's task may be left out.
+        The name of the preset's task may be omitted.
 
         Raises:
-            InputError: a condition of another form, of unknown parts, or on another task.
+            InputError: the condition has another form, unknown parts, or another task.
         """
         task, _, rest = condition.rpartition(":")
         if task and task != preset.task:
@@ -112,9 +113,10 @@ class RunSpec:
 
     @property
     def condition(self) -> str:
-        """The row of Table 2 this run belongs to, e.g. 'per_loop+penalty/rmsnorm'; another recurrence comes third.
+        """The condition of the run, such as 'per_loop+penalty/rmsnorm': loss, readout and recurrence if not residual.
 
-        Of a run on a task the task comes first, since it is no row of a table on text: 'hops:per_loop/raw@lr=0.0007'.
+        The condition of a run on a task begins with the task, as in 'hops:per_loop/raw@lr=0.0007', so that it equals no
+        row of a table on text.
         """
         task = f"{self.preset.task}:" if self.preset.task else ""
         rate = "" if self.lr is None else f"@lr={self.lr!r}"
@@ -124,12 +126,12 @@ class RunSpec:
 
     @property
     def label(self) -> str:
-        """For people: the condition and its seed."""
+        """Human-readable name: condition and seed."""
         return f"{self.condition} seed {self.seed}"
 
     @property
     def chunk_tokens(self) -> int | None:
-        """Tokens of a micro-batch whose logits there are at once in training; None: those of all tokens and exits."""
+        """Tokens per chunk of logits in training; None: the logits of all tokens and exits at once."""
         wide = self.preset.data.vocab_max >= _WIDE_VOCABULARY
         return _CHUNK_TOKENS.get(self.device, _CHUNK_TOKENS["cuda"]) if wide else None
 
@@ -143,7 +145,7 @@ class RunSpec:
         return named(self.loss, penalty=self.penalty, chunk_tokens=self.chunk_tokens)
 
     def model(self, vocab_size: int) -> LoopedTransformer:
-        """A freshly initialized model, drawn from torch's global generator."""
+        """A freshly initialized model; the weights are drawn from torch's global generator."""
         p = self.preset
         return LoopedTransformer(
             TransformerConfig(
@@ -164,11 +166,11 @@ class RunSpec:
         )
 
     def determinants(self, examples: Examples) -> dict[str, Any]:
-        """Everything that determines the result, as JSON: the key under which the run is stored.
+        """Everything that determines the result, as JSON; the store derives the run's key from it.
 
-        Only what does: the name of the preset, how its text is spelled and where it lies, and whether steps or epochs
-        are counted are not in it. Neither is the machine (host, processor, threads where a preset leaves them open),
-        so that every node of a cluster has one key for one run.
+        It contains nothing else: not the name of the preset, the name or path of its text, or whether steps or epochs
+        are counted. Nor does it contain the machine (host, processor, number of threads if the preset leaves it open),
+        so that a run has the same key on every node of a cluster.
         """
         p = self.preset
         settings = {name: _plain(value) for name, value in vars(p).items() if name not in ("name", "data", "epochs")}
@@ -191,5 +193,5 @@ class RunSpec:
 
 
 def _plain(value: Any) -> Any:
-    """A number as JSON in one way: 1.0 as 1."""
+    """A number in one JSON form: 1.0 as 1."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

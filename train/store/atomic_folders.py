@@ -1,6 +1,7 @@
-"""Sealed folders: written aside, brought to disk, checksummed, and renamed into place; so whole or not there.
+"""Sealed folders: written in a temporary place, synced, checksummed and renamed into place, so complete or absent.
 
-What is written aside carries the host and the process that write it, so that the leftovers of a dead process are known.
+The name of a temporary folder contains the host and the process that write it, so that folders of dead processes can be
+recognized and removed.
 """
 
 from __future__ import annotations
@@ -19,44 +20,44 @@ from typing import Any
 from loopverify.errors import LoopverifyError
 from train.store import manifest
 
-__all__ = ["FORMAT", "StoreError", "asking", "examine", "seal_into", "set_aside", "sweep", "writing"]
+__all__ = ["FORMAT", "StoreError", "examine", "seal_into", "set_aside", "sweep", "system_errors", "writing"]
 
 FORMAT = 1
-"""Of the manifests that are written and read."""
+"""Format version of the manifests."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 
 
 class StoreError(LoopverifyError):
-    """The store cannot be read or written where it was asked for."""
+    """The store cannot be read or written."""
 
 
 @contextmanager
 def writing(temporary: Path, name: str) -> Iterator[Path]:
-    """A new folder below `temporary`, gone at the end of the block unless `seal_into` moved it.
+    """A new folder below `temporary`, removed at the end of the block unless `seal_into` moved it.
 
     Raises:
-        StoreError: it cannot be made, or the disk is full; other errors of the block are its own.
+        StoreError: it cannot be created, or the disk is full. Other errors of the block are passed on.
     """
-    with asking(temporary, "write"):
+    with system_errors(temporary, "write"):
         temporary.mkdir(parents=True, exist_ok=True)
         sweep(temporary)
         own = temporary / f"{name}-{_host()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         own.mkdir()
     try:
-        with asking(own, "write", only=_NO_SPACE):
+        with system_errors(own, "write", only=_NO_SPACE):
             yield own
     finally:
         shutil.rmtree(own, ignore_errors=True)
 
 
 def seal_into(own: Path, place: Path, content: Mapping[str, Any]) -> None:
-    """Seal a folder with the manifest `content` and make it `place` by one rename; what is already there stays.
+    """Seal a folder with the manifest `content` and rename it to `place`; a folder that is already there stays.
 
     Raises:
         StoreError: it cannot be written.
     """
-    with asking(own, "write"):
+    with system_errors(own, "write"):
         manifest.seal(own, {"format": FORMAT, **content})
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -68,12 +69,12 @@ def seal_into(own: Path, place: Path, content: Mapping[str, Any]) -> None:
 
 
 def examine(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """The manifest of a sealed folder and all that differs from it; ({}, one problem) where it cannot be read as such.
+    """The manifest of a sealed folder and a list of problems; ({}, [problem]) if there is no valid manifest.
 
     Raises:
-        StoreError: another version wrote it, or the system refuses to read it.
+        StoreError: another version wrote it, or the system cannot read it.
     """
-    with asking(path, "read"):
+    with system_errors(path, "read"):
         try:
             record = manifest.read(path)
         except ValueError as error:
@@ -83,14 +84,14 @@ def examine(path: Path) -> tuple[dict[str, Any], list[str]]:
                 f"{path} has format {record.get('format')!r}; expected {FORMAT}. "
                 "Another version of this library wrote it: choose another place for the store"
             )
-        found = ((name, manifest.problem(path / name, told)) for name, told in record["files"].items())
+        found = ((name, manifest.problem(path / name, recorded)) for name, recorded in record["files"].items())
         return record, [f"{name} {problem}" for name, problem in found if problem is not None]
 
 
 def set_aside(path: Path, folder: Path, name: str) -> Path:
-    """Move a folder below `folder` as <name>-<n>; returns where it now lies, also if another process was faster."""
+    """Move a folder to `folder`/<name>-<n>; returns the new path, even if another process has just moved it."""
     number = 1
-    with asking(folder, "write"):
+    with system_errors(folder, "write"):
         folder.mkdir(parents=True, exist_ok=True)
         while os.path.lexists(aside := folder / f"{name}-{number}"):
             number += 1
@@ -104,7 +105,7 @@ def set_aside(path: Path, folder: Path, name: str) -> Path:
 
 
 def sweep(temporary: Path) -> None:
-    """Remove what processes of this host were writing when they died."""
+    """Remove the temporary folders of dead processes of this host."""
     for left in temporary.iterdir():
         match left.name.rsplit("-", 3):
             case [_, host, pid, _] if host == _host() and pid.isdigit() and not _alive(int(pid)):
@@ -112,8 +113,8 @@ def sweep(temporary: Path) -> None:
 
 
 @contextmanager
-def asking(path: Path, what: str, only: tuple[int, ...] | None = None) -> Iterator[None]:
-    """Errors of the system (of the kinds `only`, if given) as a StoreError that says where and what to do."""
+def system_errors(path: Path, what: str, only: tuple[int, ...] | None = None) -> Iterator[None]:
+    """Raise system errors (with the numbers `only`, if given) as a StoreError that names the path and the remedy."""
     try:
         yield
     except Exception as error:
@@ -128,16 +129,16 @@ def asking(path: Path, what: str, only: tuple[int, ...] | None = None) -> Iterat
 
 
 def _errno(error: Exception) -> int | None:
-    """The number of the system's error behind an exception, if there is one."""
+    """The errno behind an exception, or None."""
     if isinstance(error, OSError):
         return error.errno or 0
-    # Those of safetensors and of torch.distributed.checkpoint are no OSErrors, but quote them.
-    told = re.search(r"\(os error (\d+)\)|\[Errno (\d+)\]", str(error))
-    return int(told[1] or told[2]) if told else None
+    # safetensors and torch.distributed.checkpoint raise errors of their own, whose text quotes the OSError.
+    quoted = re.search(r"\(os error (\d+)\)|\[Errno (\d+)\]", str(error))
+    return int(quoted[1] or quoted[2]) if quoted else None
 
 
 def _host() -> str:
-    """This host, and the namespace in which its process ids count: a container numbers its own."""
+    """The host and the namespace of process ids: containers on one host number their processes independently."""
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -150,6 +151,6 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it is there, but another user's
+    except OSError:  # it exists but belongs to another user
         return True
     return True

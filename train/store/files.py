@@ -5,8 +5,8 @@ from __future__ import annotations
 __all__ = ["METRICS", "MODEL", "RESULT"]
 
 METRICS = "metrics.jsonl"
-"""The log, an event a line."""
+"""The log, one JSON event per line."""
 MODEL = "model.safetensors"
 """The trained weights."""
 RESULT = "result.json"
-"""What claims are judged on (`loopverify.claims.Run`)."""
+"""The metrics on which claims are judged (`loopverify.claims.Run`)."""

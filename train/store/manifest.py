@@ -1,4 +1,4 @@
-"""Manifests: what makes a folder of files a complete run, and how it is told that it still is one."""
+"""Manifests: sizes and checksums of the files of a folder, which show whether it is complete and unchanged."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MANIFEST = "manifest.json"
 
 
 def canonical(value: object, what: str = "value") -> str:
-    """A value as JSON in the one way that equal values share: keys sorted, no spaces.
+    """Canonical JSON, equal for equal values: keys sorted, no spaces.
 
     Raises:
-        InputError: something that is not JSON: other types, nan, infinities.
+        InputError: the value is not JSON: it has other types, nan or infinities.
     """
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -31,23 +31,25 @@ def canonical(value: object, what: str = "value") -> str:
 
 
 def sha256(text: str) -> str:
-    """Hex SHA-256 of a text in UTF-8."""
+    """SHA-256 (hex) of a text in UTF-8."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def seal(folder: Path, content: Mapping[str, Any]) -> None:
-    """Bring every file of a folder to disk, then the manifest: `content`, and 'files' by name, size and SHA-256.
+    """Sync every file of a folder, then write the manifest: `content`, and 'files' with name, size and SHA-256 of each.
 
     Raises:
         InputError: the folder already has a manifest.
     """
     if (folder / MANIFEST).exists():
-        raise InputError(f"a run may not have a file {MANIFEST!r} of its own; call it otherwise")
+        raise InputError(f"a run contains a file {MANIFEST!r}, a reserved name; rename the file")
     paths = sorted(folder.rglob("*"))
     files = {}
     for path in paths:
         if path.is_file():
-            path.chmod(folder.stat().st_mode & 0o666)  # safetensors writes for the owner alone; a store may be shared
+            path.chmod(
+                folder.stat().st_mode & 0o666
+            )  # safetensors writes files that only the owner can read; a store may be shared
             files[path.relative_to(folder).as_posix()] = _measure(path)
         sync(path)
     record = {**content, "files": files}
@@ -61,30 +63,30 @@ def read(folder: Path) -> dict[str, Any]:
     """The record that `seal` wrote.
 
     Raises:
-        ValueError: it is not there, or not as it was written; the message says how.
+        ValueError: it is missing or was changed; the message says how.
     """
     try:
         text = (folder / MANIFEST).read_bytes()
         record = json.loads(text)
-        changed = text != _written(record).encode()  # even by white space: what flips one bit flips others
-        told = record.pop("sha256", None) if isinstance(record, dict) else None
+        changed = text != _written(record).encode()  # white space counts: a flipped bit there means damaged storage
+        recorded = record.pop("sha256", None) if isinstance(record, dict) else None
         own = sha256(canonical(record))
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{MANIFEST} is missing") from None
     except ValueError as error:
         raise ValueError(f"{MANIFEST} is not JSON ({error})") from error
-    if changed or told != own:
-        raise ValueError(f"{MANIFEST} was changed: it is not what its own sha256 says")
+    if changed or recorded != own:
+        raise ValueError(f"{MANIFEST} was changed: it does not match its own sha256")
     return dict(record)
 
 
-def problem(path: Path, told: Mapping[str, Any]) -> str | None:
-    """How a file differs from what the manifest tells of it, or None."""
+def problem(path: Path, recorded: Mapping[str, Any]) -> str | None:
+    """How a file differs from its entry in the manifest, or None."""
     if not path.is_file():
         return "is missing"
-    if (size := path.stat().st_size) != told["bytes"]:
-        return f"has {size} bytes instead of {told['bytes']}"
-    return None if _measure(path) == told else "was changed: it has the right size and another sha256"
+    if (size := path.stat().st_size) != recorded["bytes"]:
+        return f"has {size} bytes instead of {recorded['bytes']}"
+    return None if _measure(path) == recorded else "was changed: it has the right size and another sha256"
 
 
 def _written(record: object) -> str:

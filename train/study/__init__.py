@@ -1,1 +1,1 @@
-"""What is measured and claimed: the runs of a study, measurements of them, the paper's tables, and verdicts."""
+"""The runs of a study, their measurements, the paper's tables, and the verdicts on claims."""

@@ -1,15 +1,16 @@
 """Claims that are known to fall short at a preset, with the numbers: `pytest train` reports them as expected failures.
 
-A claim belongs here once a study of the preset, as it is, has shown it. Everything else must hold; and one that is
-listed as contradicted and holds after all fails, so that the list stays true. An inconclusive one may end either way:
-training at this rate is chaotic, so another processor, which rounds differently, trains other models. What a claim
-requires is not repeated here: it is the claim's own limit.
+A claim is listed once a study of the unchanged preset has shown the shortfall. All other claims must hold. A claim
+that is listed as contradicted and nevertheless holds fails, so that the list stays true. An inconclusive claim may end
+either way: training at this learning rate is chaotic, so that another processor, which rounds differently, trains other
+models. What a claim requires is not repeated here; it is read from the claim.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
@@ -18,31 +19,26 @@ from loopverify.claims import Evidence
 __all__ = ["EXPECTED_SHORTFALLS", "Shortfall"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Shortfall:
     """How a claim fell short."""
 
     verdict: Literal["contradicted", "inconclusive"]
     measured: str
-    """Median, and least to largest over seeds."""
+    """Median (minimum to maximum) over seeds."""
     reason: str = ""
-    """Why, where that is known."""
+    """The cause, if it is known."""
     seeds: int = 3
-    """Of the study that showed it. Fewer can show a claim by chance, and then say nothing against this entry."""
+    """Seeds per condition of that study. With fewer seeds the claim may hold by chance and does not fail."""
 
     def message(self, evidence: Evidence) -> str:
-        """What was known, next to what the claim requires."""
+        """The known numbers, next to what the claim requires."""
         known = f"{evidence.verdict}: {self.measured}, required {evidence.required_text}"
         return f"{known}; {self.reason}" if self.reason else known
 
 
-def _contradicted(measured: str, reason: str = "") -> Shortfall:
-    return Shortfall(verdict="contradicted", measured=measured, reason=reason)
-
-
-def _inconclusive(measured: str, reason: str = "") -> Shortfall:
-    return Shortfall(verdict="inconclusive", measured=measured, reason=reason)
-
+_contradicted = partial(Shortfall, "contradicted")
+_inconclusive = partial(Shortfall, "inconclusive")
 
 _FIRST_EXIT = "as P1.T2.exits.fail.terminal.rmsnorm"
 
@@ -103,4 +99,4 @@ _HOPS = {
 }
 
 EXPECTED_SHORTFALLS: Mapping[str, Mapping[str, Shortfall]] = MappingProxyType({"tiny": _TINY, "hops": _HOPS})
-"""By preset and by the claim's id; other presets have none."""
+"""Shortfalls by preset and claim id; presets that are not listed have none."""

@@ -1,4 +1,4 @@
-"""Measurements of stored runs, made once and kept next to them: a trained model is never changed or keyed by them."""
+"""Measurements of stored runs, made once and stored separately: they change neither the trained run nor its key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from loopverify import __version__
 from loopverify.claims import Claim, Run
@@ -17,19 +16,21 @@ from loopverify.errors import LoopverifyError
 from loopverify.plain import plain_dict
 from train.data import Examples
 from train.engine.open import open_examples
-from train.launch.run import Say, result
+from train.launch.run import result
 from train.provenance.closure import code_digest
 from train.specification import RunSpec
-from train.store import CorruptRunError, RunStore, StoredRun
+from train.store import RunStore, Say, StoredRun
 from train.study.measurements import MEASUREMENTS
 from train.study.subject import Subject, load
 
 __all__ = ["measured", "wanted_by"]
 
 _METRICS = "metrics.json"
-# The key of a measurement holds the code of all that these depend on; what the model depends on is in that of its run.
+# The key of a measurement contains the digest of all code that these modules depend on. The code that trained the model
+# is part of the run's key, which the measurement's key contains as well.
 _ROOTS = ("train.study.measurements", "train.study.subject")
-_CODE = code_digest(*_ROOTS)  # now, while the files are what is imported; training comes first and may take days
+# Computed at import, when the files on disk are the imported ones: training comes first and may take days.
+_CODE = code_digest(*_ROOTS)
 
 
 def wanted_by(claims: Iterable[Claim]) -> dict[str, set[str]]:
@@ -44,10 +45,12 @@ def wanted_by(claims: Iterable[Claim]) -> dict[str, set[str]]:
 def measured(
     stored: Mapping[RunSpec, StoredRun], wanted: Mapping[str, Collection[str]], store: RunStore, say: Say = print
 ) -> list[Run]:
-    """The runs with their training metrics and those `wanted` of their condition, measured where not yet in the store.
+    """The runs with their training metrics and the metrics `wanted` by condition, which are measured if not stored.
 
-    A measurement that fails is reported and leaves its metrics out, so that the claims on them are not run. One that
-    gives other metrics than those listed for it ends everything: that is a fault of the harness.
+    A measurement that fails is reported, and its metrics are missing from the run, so that claims on them are not run.
+
+    Raises:
+        RuntimeError: a measurement returns metrics other than those listed for it, which is a bug of the harness.
     """
     if not stored:
         return []
@@ -61,7 +64,7 @@ def measured(
 
 @dataclass(frozen=True, eq=False)
 class _Bench:
-    """One stored run, loaded when something has to be measured on it."""
+    """One stored run, whose model is loaded when something has to be measured."""
 
     spec: RunSpec
     stored: StoredRun
@@ -69,38 +72,34 @@ class _Bench:
     store: RunStore
     say: Say
     took: dict[str, float] = field(default_factory=dict)
-    """Seconds of what was measured now."""
+    """Seconds of each measurement that was not found in the store."""
 
     @cached_property
     def subject(self) -> Subject:
         return Subject(spec=self.spec, module=load(self.spec, self.stored), examples=self.examples)
 
     def metrics(self, measurement: str) -> dict[str, float]:
-        """The metrics of one measurement, from the store, or made and put there.
+        """The metrics of one measurement, found in the store or measured and stored.
 
         Raises:
-            RuntimeError: it gave a metric that is not listed for it, or lacks one that is.
+            RuntimeError: it returned a metric that is not listed for it, or did not return one that is.
         """
         key = {"run": self.stored.key, "measurement": measurement, "code": _CODE}
-        with self.store.lock(key):
-            found = self._find(key)
-            if found is None:
-                begun = time.perf_counter()
-                made = self.subject.metrics(MEASUREMENTS[measurement])
-                check_source(measurement, made)
-                self.took[measurement] = time.perf_counter() - begun
-                with self.store.create(key, {"loopverify": __version__, "seconds": self.took[measurement]}) as to:
-                    (to / _METRICS).write_text(json.dumps(plain_dict(made)), encoding="utf-8")
-                found = self._find(key)
-            assert found is not None
-            return {name: float(value) for name, value in found.json(_METRICS).items()}
 
-    def _find(self, key: Mapping[str, Any]) -> StoredRun | None:
-        try:
-            return self.store.get(key)
-        except CorruptRunError as error:
-            self.say(f"{self.spec.label}: {error}. Moved to {self.store.discard(error.key)}; it is measured again")
-            return None
+        def make() -> None:
+            begun = time.perf_counter()
+            made = self.subject.metrics(MEASUREMENTS[measurement])
+            check_source(measurement, made)
+            self.took[measurement] = time.perf_counter() - begun
+            with self.store.create(key, {"loopverify": __version__, "seconds": self.took[measurement]}) as folder:
+                (folder / _METRICS).write_text(json.dumps(plain_dict(made)), encoding="utf-8")
+
+        found = self.store.ensure(key, make, self.report, "it is measured again")
+        return {name: float(value) for name, value in found.json(_METRICS).items()}
+
+    def report(self, message: str) -> None:
+        """Show a message about this run."""
+        self.say(f"{self.spec.label}: {message}")
 
 
 def _with_measurements(bench: _Bench, wanted: Collection[str]) -> Run:
@@ -113,8 +112,8 @@ def _with_measurements(bench: _Bench, wanted: Collection[str]) -> Run:
         try:
             metrics |= bench.metrics(measurement)
         except LoopverifyError as error:
-            bench.say(f"{bench.spec.label}: no measurement {measurement!r}: {error}")
+            bench.report(f"no measurement {measurement!r}: {error}")
     if bench.took:
         timings = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in bench.took.items())
-        bench.say(f"{bench.spec.label}: measured {timings}")
+        bench.report(f"measured {timings}")
     return replace(run, preset=bench.spec.preset.name, metrics=metrics)  # a preset of another name may have trained it

@@ -1,8 +1,8 @@
-"""What can be measured on a trained run, in addition to its training metrics: probe by probe, as metrics of claims.
+"""The measurements of a trained run, in addition to its training metrics, as metrics that claims read.
 
-A measurement is a function from a `Subject` to metrics by name; which metrics it gives is listed once, as their source
-in `loopverify.claims.metrics`, and `train.study.measure` checks it. Numbers of sequences are the paper's where it
-states them.
+A measurement is a function from a `Subject` to metrics by name. Which metrics it returns is listed in one place,
+`loopverify.claims.metrics` (as their source), and checked by `train.study.measure`. Numbers of sequences are the
+paper's where it states them.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from train.study.subject import Subject
 __all__ = ["MEASUREMENTS"]
 
 SEQUENCES = 160
-"""Held-out sequences of a measurement: 20 batches of 8 in Table 4, 160 and another 160 in Table 13."""
+"""Held-out sequences per measurement: 20 batches of 8 in Table 4, 160 and another 160 in Table 13."""
 TIMED_ROUNDS = 25
 
 
 def _depth(subject: Subject) -> dict[str, float]:
-    """Runs of 1..2K loops, on the windows of the training metrics."""
+    """Cross-entropy (nats per token) of runs of 1..2K loops, on the windows of the training metrics."""
     found = variable_depth(subject.model, subject.batches(subject.spec.preset.eval_windows))
     return {f"ce_run@{point.loops}": point.loss for point in found.runs}
 
 
 def _norms(subject: Subject) -> dict[str, float]:
-    """The standard deviation over tokens, which the training metrics leave out (Table 10)."""
+    """The standard deviation of ||H_k|| over tokens, which is no training metric (Table 10)."""
 
     def measure(trace: Trace, targets: Tensor) -> list[Tensor]:
         return [at_least_float32(state).norm(dim=-1).flatten() for state in trace.states]
@@ -52,7 +52,7 @@ def _norms(subject: Subject) -> dict[str, float]:
 
 
 def _radial(subject: Subject) -> dict[str, float]:
-    """Table 3, exit by exit, with the rounding floor of float32 that a blind readout stays at."""
+    """Table 3, exit by exit, relative to the float32 rounding floor, at which a scale-invariant readout remains."""
     metrics: dict[str, float] = {}
     for k, exit_ in enumerate(radial_summary(subject.model, subject.batches(SEQUENCES)).exits, start=1):
         fraction = math.nan if exit_.fraction is None else exit_.fraction
@@ -61,7 +61,7 @@ def _radial(subject: Subject) -> dict[str, float]:
 
 
 def _clamp(subject: Subject) -> dict[str, float]:
-    """Table 4."""
+    """Table 4: later loops held at the norm of the first."""
     effect = clamp_effect(subject.model, subject.batches(SEQUENCES))
     return {
         "clamp_norm_ratio": effect.norm_ratio,
@@ -71,7 +71,7 @@ def _clamp(subject: Subject) -> dict[str, float]:
 
 
 def _sweep(subject: Subject) -> dict[str, float]:
-    """Figures 5 and 6 and Table 6; 'bare' is the same model read without the norm of its readout."""
+    """Figures 5 and 6 and Table 6; 'bare' is the same model decoded without its readout norm."""
     module, batches = subject.module, subject.batches(SEQUENCES)
     metrics = _swept("sweep", scale_sweep(subject.model, batches))
     if module.readout_norm is not None:
@@ -110,7 +110,7 @@ def _decomposition(subject: Subject) -> dict[str, float]:
 
 
 def _halting(subject: Subject) -> dict[str, float]:
-    """Table 13: fit on every second sequence, judged on the others; the speed-up is the ideal K over loops taken."""
+    """Table 13: thresholds fit on every second sequence, evaluated on the others; the speed-up is ideal, K / loops."""
     batches = subject.batches(2 * SEQUENCES)
     fit, judged = ([(tokens[half::2], targets[half::2]) for tokens, targets in batches] for half in (0, 1))
     run = halting(subject.model, fit, judged).evaluation
@@ -124,9 +124,9 @@ def _halting(subject: Subject) -> dict[str, float]:
 
 
 def _timing(subject: Subject) -> dict[str, float]:
-    """Table 8 and Figure 4: tokens per second, and those of an RMSNorm readout in the same place, interleaved."""
+    """Table 8 and Figure 4: tokens per second, interleaved with those of the same model with an RMSNorm readout."""
     spec = replace(subject.spec, readout="rmsnorm")
-    plain = spec.model(subject.examples.vocab_size).to(spec.device)  # weights do not matter for its speed
+    plain = spec.model(subject.examples.vocab_size).to(spec.device)  # random weights: speed does not depend on them
     device = torch.device(spec.device).type
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):  # the precision of training
         batch = subject.batches(spec.preset.batch)
@@ -151,4 +151,4 @@ MEASUREMENTS: Mapping[str, Callable[[Subject], dict[str, float]]] = MappingProxy
         "timing": _timing,
     }
 )
-"""Every measurement by its name, which is the source of its metrics."""
+"""Measurements by name, the `source` of their metrics in `loopverify.claims.metrics`."""

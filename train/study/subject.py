@@ -1,4 +1,4 @@
-"""Subject: a stored run, loaded to be measured."""
+"""Subject: a stored run whose model is loaded for measurements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Pairs = list[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subject:
-    """A trained run and its held-out examples, measured in float32, in which small effects can be told."""
+    """A trained run and its held-out examples; measured in float32, so that rounding does not hide small effects."""
 
     spec: RunSpec
     module: LoopedTransformer
@@ -37,23 +37,28 @@ class Subject:
         return self.module.looped(self.spec.condition)
 
     def batches(self, count: int) -> Pairs:
-        """`count` held-out examples, as (tokens, targets)."""
+        """Batches (tokens, targets), each (B, T) int64, of `count` held-out examples."""
         device = self.spec.device
         return [(tokens.to(device), targets.to(device)) for tokens, targets in self.examples.held_out(count)]
 
     def metrics(self, measure: Callable[[Subject], dict[str, float]]) -> dict[str, float]:
-        """What a measurement gives, under the settings that the run was trained with."""
+        """The metrics of one measurement, computed under the torch settings of training."""
         with pinned(self.spec.preset.threads):
             return measure(self)
 
 
 def load(spec: RunSpec, stored: StoredRun) -> LoopedTransformer:
-    """The trained model of a stored run, on the device of its spec."""
+    """The trained model of a stored run, on the device of its spec.
+
+    Raises:
+        LoopverifyError: the stored weights are those of another model.
+    """
     weights = stored.tensors(MODEL)
     with torch.random.fork_rng(devices=[]):
         module = spec.model(len(weights["embedding.weight"]))
     missing, unexpected = module.load_state_dict(weights, strict=False)
-    # A tensor that two modules share is stored under one of its names.
+    # A tensor that two modules share (a tied head) is stored under one name only; a missing name is not absent if the
+    # same memory was filled under its other name.
     state = module.state_dict()
     filled = {state[name].data_ptr() for name in weights.keys() - set(unexpected)}
     absent = [name for name in missing if state[name].data_ptr() not in filled]

@@ -1,4 +1,4 @@
-"""The tables of the first paper, each in its own order, to put ours next to."""
+"""The tables of the first paper, with rows and columns in the paper's order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _rows(*conditions: Condition) -> tuple[Row, ...]:
 
 
 def _column(heading: str, metric: str, published: str, form: str | None = None) -> Column:
-    """A column that the paper's data has under the name `published`, with {k} for the row's loop as in `metric`."""
+    """A column; `published` is its name in the paper's data, with {k} for the row's loop as in `metric`."""
     return Column(
         heading=heading, metric=metric, published=lambda cells, row: cells[published.format(k=row.loop)], form=form
     )

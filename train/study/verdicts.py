@@ -1,9 +1,9 @@
-"""What a study's claims came to: runs gathered, claims judged, one report in three views."""
+"""Verdicts: the runs of a study, the evidence of its claims, and one report of both in three formats."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +11,7 @@ from loopverify import report
 from loopverify.claims import Claim, Evidence, Run, conditions_of, evaluate
 from train.launch.fleet import Progress
 from train.specification import PRESETS, RunSpec
+from train.store import Say
 from train.study.expected_shortfalls import EXPECTED_SHORTFALLS
 from train.study.measure import measured, wanted_by
 from train.study.study import Study, histories
@@ -21,24 +22,22 @@ Outcome = Literal["passed", "failed", "xfailed", "skipped"]
 
 
 class Verdicts:
-    """The claims of one `pytest train` and the runs they are judged on."""
+    """The claims of one `pytest train` and the runs on which they are judged."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
         self.runs: list[Run] = []
         self.judged: dict[str, Claim] = {}
         self.failures: dict[RunSpec, str] = {}
-        """Runs that did not end, and why."""
+        """Failure messages of the runs that did not finish."""
         self._histories: dict[str, list[dict[str, float]]] = {}
         self._seconds = 0.0
 
-    def train(
-        self, claims: Iterable[Claim], progress: Progress, workers: int | None, say: Callable[[str], None]
-    ) -> None:
-        """Train and measure what the claims on this study need and is missing, and gather all of it.
+    def train(self, claims: Iterable[Claim], progress: Progress, workers: int | None, say: Say) -> None:
+        """Train and measure what the claims on this study need and the store lacks, and load all of it.
 
-        A claim that trained models alone cannot decide needs none. A run that fails also fails the claims on its
-        condition, and no others.
+        Claims that trained models alone cannot decide (`Claim.needs`) require no runs. A run that fails also fails the
+        claims on its condition, and no others.
         """
         decidable = [claim for claim in claims if self.covers(claim) and not claim.needs]
         conditions = conditions_of(decidable)
@@ -50,23 +49,23 @@ class Verdicts:
         self._histories = histories(stored.values())
 
     def covers(self, claim: Claim) -> bool:
-        """Whether a claim is on runs of this study."""
+        """Whether all conditions of a claim belong to this study."""
         return all(map(self.study.covers, claim.conditions))
 
     def judge(self, claim: Claim) -> Evidence:
-        """Evidence of one claim, which the report then shows too."""
+        """The evidence of one claim, which the report then contains."""
         self.judged[claim.id] = claim
         return evaluate(claim, self.runs)
 
     def outcome(self, evidence: Evidence) -> tuple[Outcome, str]:
-        """What evidence means for a test, and why: a claim holds, or falls short as expected of the preset.
+        """The outcome of a test for some evidence, and the message.
 
-        What is expected of a preset says nothing about one that was changed; and nothing passes on some of the
-        requested seeds when the others failed.
+        Expected shortfalls apply to the unchanged preset only. If the runs of some seeds failed, the claim fails, even
+        if it holds for the remaining seeds.
         """
         failed = [f"{spec.label}: {why}" for spec, why in self.failures.items() if spec.condition in evidence.seeds]
         if failed:
-            return "failed", "runs that it needs failed; those that ended are stored. " + "; ".join(failed)
+            return "failed", "runs that the claim needs failed; the others are stored. " + "; ".join(failed)
         preset = self.study.preset
         listed = EXPECTED_SHORTFALLS.get(preset.name, {}) if PRESETS.get(preset.name) == preset else {}
         expected = listed.get(evidence.claim)
@@ -77,13 +76,13 @@ class Verdicts:
         if expected is not None and expected.verdict == "contradicted" and self.study.seeds >= expected.seeds:
             return (
                 "failed",
-                f"held, though expected to be {expected.verdict}: remove it from train/study/expected_shortfalls.py. "
+                f"held, but expected to be {expected.verdict}: remove it from train/study/expected_shortfalls.py. "
                 f"{evidence}",
             )
         return "passed", ""
 
     def report(self) -> tuple[str, tuple[Path, ...]]:
-        """The text for a terminal, and the files of the report."""
+        """Writes the report; returns its text for a terminal, and its files."""
         made = report.build(
             self.runs,
             self.judged.values(),
@@ -100,5 +99,5 @@ class Verdicts:
 
 
 def _recorded(failure: str) -> str:
-    """What a report, which is passed on, says of a failure: its words, which the terminal shows, may name paths."""
-    return "the loss diverged" if "diverged" in failure else "the run did not end; the terminal showed why"
+    """A failure as the report states it. Reports are published, and the full message may contain local paths."""
+    return "the loss diverged" if "diverged" in failure else "the run did not finish; the terminal showed why"

@@ -72,7 +72,7 @@ def test_size_decides_whether_a_text_is_held_or_read_in_parts(tmp_path: Path, mo
         (b'{"text": "a"}\n{"text": 3}\n', r'some.jsonl, at byte 14 has .*; expected an object with a string "text"'),
         (b'{"text": "a"}\n{"text"\n', r"some.jsonl, at byte 14 is not JSON"),
         (b'{"text": "a"}\n{"text": "\xff"}\n', r"some.jsonl is not UTF-8 text: byte 0xff at offset 24"),
-        (b"\0\n", r"some.jsonl holds a NUL character in the line at offset 0; it is binary data"),
+        (b"\0\n", r"some.jsonl holds a NUL character at offset 0; it is binary data"),
     ],
 )
 def test_what_cannot_be_read_is_named_with_its_place(tmp_path: Path, content: bytes, words: str) -> None:

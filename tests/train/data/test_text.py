@@ -146,10 +146,10 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytes
     path.chmod(0)
     if os.geteuid() == 0:  # who may read everything: the refusal has to be played
 
-        def refuse(self: Path, **_: object) -> str:
+        def refuse(self: Path) -> bytes:
             raise PermissionError(13, "Permission denied", str(self))
 
-        monkeypatch.setattr(Path, "read_text", refuse)
+        monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(InputError, match=r"cannot read .*secret\.txt: Permission denied"):
         read_path(path)
 

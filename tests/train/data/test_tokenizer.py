@@ -116,7 +116,7 @@ def test_ids_that_mean_nothing_are_refused(ids: object, words: str) -> None:
 def test_a_vocabulary_of_the_wrong_form_is_refused() -> None:
     for tokens in ((UNKNOWN,), ("a", "b"), (UNKNOWN, "a", "a")):
         with pytest.raises(
-            InputError, match=f"expected '{UNKNOWN}' first, then at least one token, none of them twice"
+            InputError, match=f"expected '{UNKNOWN}' first, then at least one token, all of them distinct"
         ):
             Tokenizer(tokens)
 

@@ -202,7 +202,7 @@ def test_ranks_that_disagree_about_the_loops_say_so_on_every_rank(two: Path) -> 
 class TestAgreement:
     def test_one_rank_agrees_with_itself(self) -> None:
         assert ALONE.highest(3) == 3
-        assert ALONE.told("x") == "x"
+        assert ALONE.broadcast("x") == "x"
         assert torch.equal(ALONE.average_(torch.ones(2)), torch.ones(2))
         assert torch.equal(ALONE.share(torch.arange(5)), torch.arange(5))
         ALONE.require_equal({"loops": 4})

@@ -173,8 +173,8 @@ def test_a_micro_batch_that_was_found_is_gone_on_with_by_as_many_ranks(
 class TestPrecision:
     def test_it_comes_with_its_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert use_precision("auto", "cpu") == (None, "float32: a CPU gains nothing")
-        assert use_precision("bfloat16", "cpu") == ("bfloat16", "bfloat16: as asked")
-        assert use_precision("float32", "cpu") == (None, "float32: as asked")
+        assert use_precision("bfloat16", "cpu") == ("bfloat16", "bfloat16: as requested")
+        assert use_precision("float32", "cpu") == (None, "float32: as requested")
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
         for supported, precision, reason in (
             (True, None, "bfloat16 autocast, as in the paper (table 9)"),

@@ -17,7 +17,7 @@ from loopverify.claims import CLAIMS
 from tests.train.micro import micro
 from tests.train.stops import After
 from train.engine.checkpointing import CheckpointPolicy
-from train.launch.fleet import Silent
+from train.launch.fleet import Progress
 from train.launch.run import ensure
 from train.resume.preemption import PreemptedError
 from train.specification import RunSpec
@@ -73,7 +73,7 @@ def test_runs_measurements_tokens_checkpoints_and_reports_name_no_place(odd: tup
     policy = CheckpointPolicy(every=0, preemption=After(3))
     with pytest.raises(PreemptedError):
         ensure(other, study.store, lambda event: None, said.append, policy=policy)
-    verdicts.train(claims, Silent(), 1, said.append)
+    verdicts.train(claims, Progress(), 1, said.append)
     verdicts.failures = {
         other: f"exit status 2: error: cannot read {text}",
         replace(other, seed=6): f"diverged: {text}",

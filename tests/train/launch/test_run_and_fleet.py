@@ -165,7 +165,7 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 
 def test_the_device_comes_with_its_reason() -> None:
     kind, reason = use_device("cpu")
-    assert (kind, reason) == ("cpu", "cpu: as asked")
+    assert (kind, reason) == ("cpu", "cpu: as requested")
     kind, reason = use_device("auto")
     assert reason.startswith(f"{kind}: ")
 
@@ -179,8 +179,8 @@ def test_the_command_trains_and_prints_exits_and_norms(
     data = ("--data", str(text_file), "--runs", str(tmp_path))
     assert main(["--loss", "per_loop", "--readout", "raw", "--penalty", "0.01", *data, *COMMON]) == 0
     told = capsys.readouterr().err
-    assert "per_loop+penalty/raw seed 0 of preset tiny on cpu: as asked" in told
-    assert "held-out cross-entropy at exits 1..4 (nats a token)" in told
+    assert "per_loop+penalty/raw seed 0 of preset tiny on cpu: as requested" in told
+    assert "held-out cross-entropy at exits 1..4 (nats per token)" in told
     assert "mean tokenwise norm ||H_k||_2 at loops 1..4" in told
 
 

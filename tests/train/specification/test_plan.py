@@ -159,7 +159,7 @@ def test_the_command_prints_what_the_44m_run_takes(capsys: pytest.CaptureFixture
     assert "44m, per_loop/rmsnorm: 43,803,136 parameters; 8 layers applied K = 4 times" in told
     # 6 a weight and token, each layer K times; the tied head once an exit; 12 T D a layer and loop for attention.
     flops = 6 * 4 * (8 * (4 * 512**2 + 3 * 512 * 2048) + 512 * 20_000) + 12 * 256 * 512 * 8 * 4
-    assert f"FLOPs a token: {flops:.4g}" in told
+    assert f"FLOPs per token: {flops:.4g}" in told
     assert "if 50% of its 989 TFLOP/s is reached (--mfu; assumed, not measured)" in told
     seconds = flops * 64 * 256 / 989e12 / 0.5
     assert f"{seconds:.3g} s a step" in told

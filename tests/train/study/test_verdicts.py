@@ -66,7 +66,7 @@ def test_a_known_shortfall_that_holds_fails(monkeypatch: pytest.MonkeyPatch) -> 
     result, told = outcome(HELD, monkeypatch, known)
     assert result == "failed"
     assert told.startswith(
-        "held, though expected to be contradicted: remove it from train/study/expected_shortfalls.py. held: "
+        "held, but expected to be contradicted: remove it from train/study/expected_shortfalls.py. held: "
     )
     # One seed of a claim that three contradict can hold by chance.
     assert outcome(HELD, monkeypatch, known, seeds=1) == ("passed", "")
@@ -91,7 +91,7 @@ def test_a_failed_run_fails_the_claims_on_its_condition_and_no_other(
     judge.failures = {raw: "exit status 1: diverged"}
     assert judge.outcome(HELD) == (
         "failed",
-        "runs that it needs failed; those that ended are stored. per_loop/raw seed 2: exit status 1: diverged",
+        "runs that the claim needs failed; the others are stored. per_loop/raw seed 2: exit status 1: diverged",
     )
     judge.failures = {penalty: "exit status 1: diverged"}
     assert judge.outcome(HELD) == ("passed", "")
