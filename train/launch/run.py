@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from loopverify import __version__
 from loopverify.claims import Run
+from loopverify.errors import InputError
 from train.data import Examples
 from train.engine.checkpointing import Checkpointer, CheckpointPolicy
 from train.engine.events import Event, Report, evaluations
@@ -48,14 +49,18 @@ def ensure(
 
     Raises:
         DivergedError, OutOfMemoryError, PreemptedError: as `train.engine.loop.train`; the checkpoints of a run that
-        diverged
-            are removed.
+            diverged are removed.
         InputError: `policy.start` is a checkpoint of another run, or the ranks have different specs.
     """
     examples = open_examples(spec, store)
     determinants = spec.determinants(examples)
     ranks.require_equal({**determinants, **determinants["preset"], "preset": spec.preset.name})
     policy = policy or CheckpointPolicy()
+    if spec.continued != (policy.start and policy.start.digest):
+        raise InputError(
+            f"{spec.label} is continued from {spec.continued}, and policy.start is {policy.start}; expected "
+            "spec.continued to be the digest of policy.start, since a continued run is another run"
+        )
     if policy.start is not None:
         policy.start.require_of(determinants)
     checkpoints = Checkpoints(store.root, store.key(determinants), ranks=ranks, keep=policy.keep)

@@ -7,11 +7,20 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from loopverify.errors import InputError
 from train.specification import Precision, precision_of
 
 __all__ = ["autocast", "dtype_of", "pinned", "use_device", "use_precision"]
+
+# Torch's own choice among all of them.
+_ATTENTION = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.MATH,
+]
 
 
 def use_device(name: str) -> tuple[str, str]:
@@ -52,9 +61,9 @@ def pinned(threads: int | None) -> Iterator[None]:
 
     Denormal numbers are flushed to zero: gradients of confident exits underflow, and a step full of denormals takes
     twice as long on a CPU. Float32 products do not use TF32, even if TORCH_ALLOW_TF32_CUBLAS_OVERRIDE is set; new
-    tensors are float32; autocast of the caller is disabled. `threads` determines the order of sums, regardless of
-    OMP_NUM_THREADS. None leaves it to the machine, as is the instruction set of its processor: both affect rounding,
-    are not part of a run's key, and are recorded in its facts.
+    tensors are float32; autocast and the attention backends of the caller are replaced. `threads` determines the order
+    of sums, regardless of OMP_NUM_THREADS. None leaves it to the machine, as is the instruction set of its processor:
+    both affect rounding, are not part of a run's key, and are recorded in its facts.
 
     Raises:
         InputError: torch's default device is not the CPU, so that initialization would draw other random numbers.
@@ -67,7 +76,7 @@ def pinned(threads: int | None) -> Iterator[None]:
     _set(before[0] if threads is None else threads, "highest", torch.float32)
     torch.set_flush_denormal(True)
     try:
-        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), sdpa_kernel(_ATTENTION):
             yield
     finally:
         torch.set_flush_denormal(False)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,8 @@ __all__ = ["APART", "OWN", "closure", "code_digest", "digest", "installed"]
 
 OWN = ("loopverify", "train")
 """The packages whose code is covered."""
+BESIDE = ("bench", "docs", "properties", "tests")
+"""Packages of the repository on which no stored result may depend: they are not followed."""
 APART = {
     "train.store": "stores bytes and verifies checksums; other modules determine the content",
     "train.provenance": "computes the key; a change that matters changes the key directly",
@@ -50,7 +53,27 @@ def code_digest(*roots: str) -> str:
     Raises:
         UntraceableError: the code accesses modules or files in a way that no import statement shows.
     """
-    return digest(closure(roots))
+    modules = closure(roots)
+    for module in modules:
+        _require_current(module)
+    return digest(modules)
+
+
+def _require_current(module: Module) -> None:
+    """Raise unless an imported module runs the code of its source.
+
+    Python takes cached bytecode for current if size and time of the source are as noted, to the second: after a quick
+    edit of equal size, old code would run under the key of the new one.
+    """
+    spec = getattr(sys.modules.get(module.name), "__spec__", None)
+    if spec is None or spec.origin is None or not hasattr(spec.loader, "get_code"):
+        return
+    source = compile(Path(spec.origin).read_bytes(), spec.origin, "exec", dont_inherit=True)
+    if spec.loader.get_code(module.name) != source:
+        raise UntraceableError(
+            f"{module.name} runs from bytecode that is not that of {Path(spec.origin).name}; remove the folders "
+            "__pycache__ next to it"
+        )
 
 
 def digest(modules: Iterable[Module]) -> str:
@@ -115,7 +138,10 @@ class _Walk:
                 self._follow(one, module)
 
     def _follow(self, one: Import, of: Module) -> None:
-        if one.module.split(".")[0] not in OWN:
+        top = one.module.split(".")[0]
+        if top in BESIDE:
+            raise UntraceableError(f"{of.name}: {one.module} is no part of {' or '.join(OWN)}; move the code there")
+        if top not in OWN:
             return
         if one.attribute is None and one.binds == one.module and "." in one.module:
             raise UntraceableError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -13,12 +14,26 @@ from loopverify.errors import LoopverifyError
 __all__ = ["Import", "Module", "UntraceableError", "parsed"]
 
 # Ways to access code, files or docstrings that no import statement shows: names, attributes and modules.
-_HIDDEN_NAMES = frozenset({"__import__", "eval", "exec", "compile", "__doc__", "__file__", "__loader__", "__spec__"})
+_HIDDEN_NAMES = frozenset(
+    {
+        "__import__",
+        "eval",
+        "exec",
+        "compile",
+        "__builtins__",
+        "__doc__",
+        "__file__",
+        "__loader__",
+        "__path__",
+        "__spec__",
+    }
+)
 _HIDDEN_ATTRIBUTES = frozenset(
     {"import_module", "__import__", "exec_module", "load_module", "run_module", "run_path", "entry_points"}
-    | {"get_data", "getsource", "getdoc", "__doc__", "__file__", "__loader__", "__spec__"}
+    | {"get_data", "getsource", "getfile", "getdoc", "__doc__", "__file__", "__loader__", "__path__", "__spec__"}
 )
-_HIDDEN_MODULES = frozenset({"importlib", "imp", "runpy", "pkgutil", "pydoc", "zipimport"})
+_HIDDEN_MODULES = frozenset({"builtins", "importlib", "imp", "runpy", "pkgutil", "pydoc", "zipimport"})
+_OTHER_ENCODING = re.compile(r"\A(?:.*\n)?[ \t\f]*#.*?coding[:=][ \t]*(?!utf-?8)[-\w.]+", flags=re.IGNORECASE)
 _REACHES = (ast.Name, ast.Attribute, ast.Constant, ast.Import, ast.ImportFrom)
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 """The fields of a statement that contain statements, or parts with statements."""
@@ -128,8 +143,10 @@ def parsed(name: str, is_package: bool, text: str) -> Module:
     """The module called `name` whose source is `text`.
 
     Raises:
-        UntraceableError: it is not valid Python.
+        UntraceableError: it is not valid Python, or declares an encoding other than UTF-8.
     """
+    if _OTHER_ENCODING.match(text):
+        raise UntraceableError(f"{name} declares an encoding; expected UTF-8, in which its constants are what is read")
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:
@@ -219,8 +236,12 @@ def _hidden(node: ast.AST) -> str | None:
             return name
         case ast.Attribute(value=ast.Name(id="sys"), attr="modules"):
             return "sys.modules"
+        case ast.Import(names=names) if any(alias.name == "sys" and alias.asname for alias in names):
+            return "sys under another name"
         case ast.Import(names=names):
             return next((alias.name for alias in names if _is_hidden_module(alias.name)), None)
+        case ast.ImportFrom(module="sys", names=names) if "modules" in {alias.name for alias in names}:
+            return "sys.modules"
         case ast.ImportFrom(module=module, names=names) if module != "typing" and "TYPE_CHECKING" in _bound(names):
             return "a TYPE_CHECKING of its own"
         case ast.ImportFrom(module=str(module), level=0, names=names):

@@ -58,7 +58,12 @@ class Execution:
 ORDINARY = Execution()
 """One process, the whole batch at once, nothing compiled, the device's default precision."""
 
-_ENVIRONMENT = ("DNNL_DEFAULT_FPMATH_MODE", "NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE")
+# Variables by the executions that they change, and the value that changes nothing.
+_ENVIRONMENT = {
+    "cpu": {"DNNL_DEFAULT_FPMATH_MODE": "STRICT", "ONEDNN_DEFAULT_FPMATH_MODE": "STRICT"},
+    "cuda": {"NVIDIA_TF32_OVERRIDE": "0"},
+    "compiled": {"TORCHDYNAMO_DISABLE": "0", "TORCH_COMPILE_DISABLE": "0"},
+}
 
 
 def precision_of(device: str, precision: Precision | None) -> Precision:
@@ -66,11 +71,12 @@ def precision_of(device: str, precision: Precision | None) -> Precision:
     return precision or ("bfloat16" if device == "cuda" else "float32")
 
 
-def environment() -> dict[str, str]:
-    """The environment variables that are set and make libraries compute in another precision.
+def environment(device: str, *, compiled: bool) -> dict[str, str]:
+    """The environment variables that are set and change how a run is computed: its precision, or what is compiled.
 
     They are read below torch, which can neither show nor undo their effect. Variables that select instruction sets or
     kernels of the same precision (ATEN_CPU_CAPABILITY, MKL_CBWR, ...) are left out: they have the effect of another
     processor, which is no part of the key either.
     """
-    return {name: os.environ[name] for name in _ENVIRONMENT if os.environ.get(name)}
+    read = _ENVIRONMENT[device] | (_ENVIRONMENT["compiled"] if compiled else {})
+    return {name: value for name, idle in read.items() if (value := os.environ.get(name, idle)) not in ("", idle)}

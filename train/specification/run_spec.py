@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from loopverify.arguments import check_count
 from loopverify.errors import InputError, unknown
 from loopverify.models import READOUTS, RECURRENCES, LoopedTransformer, TransformerConfig
 from loopverify.objectives import Objective, named
@@ -62,8 +63,11 @@ class RunSpec:
             replace(self.preset, lr=self.lr)  # raises for an invalid rate
             if self.lr == self.preset.lr:  # one name per run
                 object.__setattr__(self, "lr", None)
-        if not 0 <= self.seed < 2**63:
-            raise InputError(f"seed is {self.seed}; expected an integer >= 0, below 2^63")
+        if self.device not in ("cpu", "cuda"):
+            raise unknown("kind of device", self.device, ("cpu", "cuda"))
+        # Torch's generator on a CPU uses 32 bits of a seed: two larger seeds could draw the same numbers.
+        check_count("seed", self.seed, "an integer in 0..2^31 - 1", least=0, most=2**31 - 1)
+        object.__setattr__(self, "loss", _ordered(self.loss))
 
     @classmethod
     def of_condition(cls, preset: Preset, condition: str, *, seed: int = 0, device: str = "cpu") -> RunSpec:
@@ -120,7 +124,7 @@ class RunSpec:
         """
         task = f"{self.preset.task}:" if self.preset.task else ""
         rate = "" if self.lr is None else f"@lr={self.lr!r}"
-        weight = f"={self.penalty:g}" if self.penalized and self.penalty != PAPER_PENALTY else ""
+        weight = f"={self.penalty!r}" if self.penalized and self.penalty != PAPER_PENALTY else ""
         between = "" if self.recurrence == "residual" else f"/{self.recurrence}"
         return f"{task}{self.loss}{weight}/{self.readout}{between}{rate}"
 
@@ -188,10 +192,16 @@ class RunSpec:
             "data": examples.digest,
             "code": _CODE,
             "torch": torch.__version__,
-            "environment": environment(),
+            "environment": environment(self.device, compiled=self.execution.compiled),
         }
 
 
 def _plain(value: Any) -> Any:
     """A number in one JSON form: 1.0 as 1."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _ordered(loss: str) -> str:
+    """A loss with its additions in one order: '+latent+penalty' and '+penalty+latent' are the same sum."""
+    placement, *additions = loss.split("+")
+    return "+".join([placement, *sorted(additions, reverse=True)])

@@ -54,10 +54,10 @@ def measured(
     """
     if not stored:
         return []
-    examples = open_examples(next(iter(stored)), store)
+    examples = {preset: open_examples(spec, store) for preset, spec in {spec.preset: spec for spec in stored}.items()}
     own = RunStore(store.root, folder="measurements")
     return [
-        _with_measurements(_Bench(spec, run, examples, own, say), wanted.get(spec.condition, ()))
+        _with_measurements(_Bench(spec, run, examples[spec.preset], own, say), wanted.get(spec.condition, ()))
         for spec, run in stored.items()
     ]
 

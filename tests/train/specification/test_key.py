@@ -123,17 +123,53 @@ def test_the_key_holds_the_code_the_versions_and_what_libraries_are_told(monkeyp
     assert base["code"] == code_digest(*run_spec._ROOTS)
     assert (base["torch"], base["environment"]) == (torch.__version__, {})
     keys = {key(TINY)}
-    for name, value in (("NVIDIA_TF32_OVERRIDE", "1"), ("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")):
-        with monkeypatch.context() as told:
-            told.setenv(name, value)
-            keys.add(key(TINY))
+    with monkeypatch.context() as other:
+        other.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
+        keys.add(key(TINY))
     with monkeypatch.context() as other:
         other.setattr(torch, "__version__", "99.0")
         keys.add(key(TINY))
     with monkeypatch.context() as other:
         other.setattr(run_spec, "_CODE", "other")
         keys.add(key(TINY))
-    assert len(keys) == 5
+    assert len(keys) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "variable", "value", "moves"),
+    [
+        ({}, "ONEDNN_DEFAULT_FPMATH_MODE", "STRICT", False),
+        ({}, "NVIDIA_TF32_OVERRIDE", "1", False),
+        ({"device": "cuda"}, "NVIDIA_TF32_OVERRIDE", "1", True),
+        ({"device": "cuda"}, "NVIDIA_TF32_OVERRIDE", "0", False),
+        ({}, "TORCHDYNAMO_DISABLE", "1", False),
+        ({"execution": Execution(compiled=True)}, "TORCHDYNAMO_DISABLE", "1", True),
+        ({"execution": Execution(compiled=True)}, "TORCH_COMPILE_DISABLE", "1", True),
+    ],
+)
+def test_a_variable_is_in_the_key_where_it_changes_the_run(
+    changes: dict[str, Any], variable: str, value: str, moves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(TINY, **changes)
+    before = key(spec)
+    monkeypatch.setenv(variable, value)
+    assert (key(spec) != before) == moves
+
+
+def test_one_sum_of_losses_has_one_name() -> None:
+    one, other = (replace(TINY, loss=f"per_loop{terms}") for terms in ("+latent+penalty", "+penalty+latent"))
+    assert (one.condition, key(one)) == (other.condition, key(other))
+
+
+def test_two_weights_have_two_names() -> None:
+    names = {replace(TINY, loss="per_loop+penalty", penalty=weight).condition for weight in (0.1234567, 0.1234568)}
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize("changes", [{"seed": 2**31}, {"seed": True}, {"seed": 1.0}, {"device": "cuda:0"}])
+def test_what_torch_would_take_for_another_run_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"seed is .*; expected an integer in 0\.\.2\^31 - 1|unknown kind of device"):
+        replace(TINY, **changes)
 
 
 def test_every_node_of_a_cluster_has_the_same_key(monkeypatch: pytest.MonkeyPatch) -> None:

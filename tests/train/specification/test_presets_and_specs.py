@@ -111,7 +111,7 @@ def test_conditions_are_named_as_in_the_claims() -> None:
             {"recurrence": "none"},
             "unknown recurrence 'none'; expected one of: residual, damped, inter_loop_norm, shared",
         ),
-        ({"seed": -1}, "seed is -1; expected an integer >= 0"),
+        ({"seed": -1}, "seed is -1; expected an integer in 0"),
         ({"lr": 0.0}, "lr is 0.0; expected a number > 0"),
         ({"loss": "per_loop+penalty", "penalty": -1.0}, "penalty is -1.0; expected a finite weight > 0"),
     ],
