@@ -110,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
         say(f"error: {error}")
         return WRONG_USE
     except KeyboardInterrupt:
-        say("interrupted; the same command goes on from what is in the store")
+        say("interrupted; the same command resumes from what is in the store")
         return INTERRUPTED
 
 

@@ -191,7 +191,7 @@ def _executor(folder: Path, given: Mapping[str, str], at_once: int | None) -> An
         from submitit import SlurmExecutor
     except ImportError as error:
         raise MissingDependencyError(
-            "jobs are submitted to Slurm by submitit, which is not installed: pip install 'loopverify[slurm]'"
+            "Slurm jobs are submitted by the package submitit, which is not installed: pip install 'loopverify[slurm]'"
         ) from error
     try:
         executor = SlurmExecutor(folder, max_num_timeout=_REQUEUES)

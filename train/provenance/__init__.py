@@ -1,1 +1,1 @@
-"""Where a result comes from: the code that made it, found by following imports and told by its syntax. No torch."""
+"""The provenance of a result: the code that made it, found by following imports. Needs no torch."""

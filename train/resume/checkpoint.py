@@ -83,7 +83,7 @@ class Checkpoints:
     def save(
         self, step: int, fill: Callable[[Path], None], *, run: Mapping[str, Any], progress: Mapping[str, Any], log: str
     ) -> None:
-        """Write the checkpoint of a step: `fill` writes the part of each rank; the folder appears by one rename.
+        """Write the checkpoint of a step: `fill` writes each rank's part into a folder, which appears by one rename.
 
         Raises:
             StoreError: it cannot be written; earlier checkpoints are unchanged.

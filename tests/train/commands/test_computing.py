@@ -70,8 +70,11 @@ def test_a_sweep_says_how_each_of_its_runs_is_computed(given: str, execution: Ex
     ("given", "words"),
     [
         ("--ranks 0", "ranks is 0; expected an integer >= 1"),
-        ("--ranks 17", "17 ranks share the 16 windows of a batch of tiny; expected a window each: take fewer --ranks"),
-        ("--ranks 4 --slurm gpus=4", r"--ranks is 4, and a job of Slurm has 1 tasks .*; say --slurm ntasks-per-node=4"),
+        (
+            "--ranks 17",
+            "17 ranks share the 16 windows of a batch of tiny; expected at least one window per rank: reduce --ranks",
+        ),
+        ("--ranks 4 --slurm gpus=4", r"--ranks is 4, and a job of Slurm has 1 tasks .*; set --slurm ntasks-per-node=4"),
         ("--slurm ntasks=4", "slurm option ntasks=4; expected nodes and ntasks-per-node, whose product is the number"),
         ("--slurm nodes=1-2", "slurm option nodes=1-2; expected a whole number, such as nodes=2"),
         ("--slurm ntasks-per-node=x", "slurm option ntasks-per-node=x; expected a whole number"),

@@ -117,11 +117,11 @@ def test_wrong_use_of_a_sweep_ends_with_status_2(tmp_path: Path, capsys: pytest.
         (("--seeds", "x"), "seeds are 'x'"),
         (("--seeds", "0-999999999"), "seeds are '0-999999999'; expected at most 10,000 in a range"),
         (("--workers", "0"), "workers is 0"),
-        (("--slurm", "gpu"), "slurm option 'gpu'; expected KEY=VALUE as sbatch has it"),
+        (("--slurm", "gpu"), "slurm option 'gpu'; expected KEY=VALUE with an option of sbatch"),
         (("--slurm", "gpus=1", "--workers", "0"), "workers is 0; expected an integer >= 1"),
         (
             ("--slurm", "gpus=1", "--poll", "-1"),
-            "poll is -1; expected seconds between two looks, above 0 and at most 3600",
+            "poll is -1; expected seconds between two queries, in (0, 3600]",
         ),
         (("--slurm", "gpus=1", "--poll", "nan"), "poll is nan"),
         (("--slurm", "time=4:00:00"), "slurm option time=4:00:00; expected whole minutes, such as time=240"),
@@ -141,7 +141,7 @@ def test_what_is_interrupted_at_the_keyboard_says_how_it_goes_on(
     monkeypatch.setattr("train.__main__.ensure", interrupted)
     assert main([*command, "--runs", str(tmp_path), "--device", "cpu"]) == 130
     told = capsys.readouterr().err
-    assert "interrupted; the same command goes on from what is in the store" in told
+    assert "interrupted; the same command resumes from what is in the store" in told
     assert "Traceback" not in told
 
 
@@ -162,7 +162,7 @@ def test_every_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
     places = fleet._places(pairs, 3)
     assert [places.get()["CUDA_VISIBLE_DEVICES"] for _ in range(3)] == ["0,1", "2,3", "0,1"]
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    with pytest.raises(InputError, match="a run takes 2 GPUs, one a process, and torch sees 1; take fewer --ranks"):
+    with pytest.raises(InputError, match="a run takes 2 GPUs, one per process, and torch sees 1; use fewer --ranks"):
         fleet.workers_for(pairs)
     assert fleet._places(RunSpec(preset=preset("tiny"), loss="terminal", readout="raw"), 1).get() == {}
 

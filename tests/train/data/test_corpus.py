@@ -144,7 +144,7 @@ from train.data import DataSpec, corpus, load_corpus
 make_pieces = corpus.make_pieces
 def reported(*args, **kwargs):
     print("tokenizing", flush=True)
-    sys.stdin.readline()  # until it is told to go on
+    sys.stdin.readline()  # until the parent writes a line
     return make_pieces(*args, **kwargs)
 corpus.make_pieces = reported
 print(load_corpus(DataSpec(source=sys.argv[1], vocab_max=64, min_freq=2), Path(sys.argv[2])).digest)

@@ -77,7 +77,7 @@ tokenize = tokenized_parts._tokenize
 def reported(documents, folder):
     facts = tokenize(documents, folder)
     print("tokenized", flush=True)
-    sys.stdin.readline()  # until it is told to go on
+    sys.stdin.readline()  # until the parent writes a line
     return facts
 tokenized_parts._tokenize = reported
 load_corpus(DataSpec(source=sys.argv[1], vocab_max=64, min_freq=2), Path(sys.argv[2]), workers=1)

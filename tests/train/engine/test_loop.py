@@ -81,7 +81,7 @@ def test_a_loss_that_is_no_number_stops_the_run_with_step_and_cause(examples: Ex
 @pytest.mark.parametrize(
     ("loss", "readout", "advice"),
     [
-        ("per_loop", "rmsnorm", "a norm penalty or a raw readout keeps the scale of the state in sight of the loss"),
+        ("per_loop", "rmsnorm", "a norm penalty or a raw readout makes the scale of the state visible to the loss"),
         ("per_loop+penalty", "rmsnorm", r"or lower the weight of the norm penalty \(0.01\)$"),
         ("per_loop", "raw", "lengthen the warm-up$"),
     ],

@@ -214,7 +214,9 @@ class TestAgreement:
         assert Ranks(0, 4).largest_share(13) == 4
 
     def test_more_ranks_than_windows_are_refused(self) -> None:
-        with pytest.raises(InputError, match="4 ranks share a batch of 3 windows; expected a window each"):
+        with pytest.raises(
+            InputError, match="4 ranks share a batch of 3 windows; expected at least one window per rank"
+        ):
             Ranks(0, 4).share(torch.arange(3))
 
 

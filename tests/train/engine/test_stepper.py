@@ -120,7 +120,7 @@ class TestOutOfMemory:
         monkeypatch.setattr(Trainee, "loss", out_of_memory_beyond(0))
         with pytest.raises(
             OutOfMemoryError,
-            match=r"a single window of 16 tokens \(CUDA out of memory. Tried to allocate 2.00 GiB.\); take a smaller",
+            match=r"a single window of 16 tokens \(CUDA out of memory. Tried to allocate 2.00 GiB.\); use a smaller",
         ):
             stepper.step(1, *batch)
 

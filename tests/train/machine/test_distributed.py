@@ -15,6 +15,6 @@ def test_a_rank_takes_the_gpu_of_its_place_or_the_only_one_it_is_given() -> None
 
 def test_a_rank_without_a_gpu_is_refused() -> None:
     with pytest.raises(
-        InputError, match="rank 2 of this node has no GPU: torch sees 2 here; expected one for each rank"
+        InputError, match="rank 2 of this node has no GPU: torch sees 2 GPUs; expected one for each rank"
     ):
         _gpu_of(2, 2)

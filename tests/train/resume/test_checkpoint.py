@@ -1,4 +1,4 @@
-"""Checkpoints: a run goes on bit for bit where it was, from the newest whole one, and says which were not."""
+"""Checkpoints: a run resumes bit for bit from the newest valid one, and reports corrupt ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Bench:
         return ensure(self.spec, self.store, self.events.append, self.said.append, policy=policy)
 
     def stop_after(self, steps: int, every: float = 0.0) -> None:
-        with pytest.raises(PreemptedError, match=r"stopped by SIGTERM after step \d+; the same command goes on"):
+        with pytest.raises(PreemptedError, match=r"stopped by SIGTERM after step \d+; the same command resumes it"):
             self.run(CheckpointPolicy(every=every, preemption=After(steps)))
 
     def checkpoints(self) -> list[str]:
@@ -156,7 +156,7 @@ class TestDamage:
         assert bench.said == [
             f"the checkpoint {bench.partial / 'step-5'} is corrupt: state.safetensors has 1000 bytes instead of "
             f"{bench.said[0].split('instead of ')[1].split('.')[0]}. Moved to "
-            f"{bench.store.root / 'corrupt' / bench.partial.name}-step-5-1; the one before it counts",
+            f"{bench.store.root / 'corrupt' / bench.partial.name}-step-5-1; the previous one is used",
             f"resumed after step 4 from {bench.partial / 'step-4'}",
         ]
         assert same(stored, uninterrupted)
@@ -240,7 +240,9 @@ class TestWrongUse:
             other.run(CheckpointPolicy(start=open_checkpoint(path)))
 
     def test_a_folder_that_is_no_checkpoint_is_refused(self, bench: Bench, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=r"no whole checkpoint: manifest.json is missing; give a folder partial"):
+        with pytest.raises(
+            InputError, match=r"not a valid checkpoint: manifest.json is missing; give a folder partial"
+        ):
             open_checkpoint(tmp_path / "nothing")
         with pytest.raises(InputError, match=r"manifest.json is not that of a checkpoint"):
             open_checkpoint(bench.run().path)
@@ -249,7 +251,7 @@ class TestWrongUse:
 def test_checkpoints_that_a_run_goes_on_from_alike_have_one_digest(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The digest is in the key of the run that goes on; what a log tells of times is not what it goes on from."""
+    """The digest is in the key of the continued run; the times in a log are not part of what it continues."""
     monkeypatch.setattr("train.engine.loop.STEP_EVENT_EVERY", 1)
     again = Bench(bench.spec, RunStore(tmp_path / "another"))
     other = Bench(replace(bench.spec, seed=7), RunStore(tmp_path / "another"))

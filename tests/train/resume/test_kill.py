@@ -86,7 +86,9 @@ def test_a_signal_ends_a_run_with_status_75_and_a_checkpoint(text_file: Path, tm
         run.terminate()
         _, told = run.communicate()
     assert run.returncode == 75
-    (step,) = re.findall(r"^stopped by SIGTERM after step (\d+); the same command goes on$", told, flags=re.MULTILINE)
+    (step,) = re.findall(
+        r"^stopped by SIGTERM after step (\d+); the same command resumes it$", told, flags=re.MULTILINE
+    )
     assert list(tmp_path.glob(f"partial/*/step-{step}"))
 
 

@@ -7,10 +7,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from loopverify.errors import InputError
 from loopverify.tasks import Hops
 from tests.train.micro import micro, micro_hops
 from train.data import DataSpec, TaskSpec

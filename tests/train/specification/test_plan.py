@@ -135,7 +135,7 @@ def test_time_is_operations_over_what_is_assumed_to_be_reached() -> None:
     for wrong, words in (
         ({"mfu": 0.0}, "mfu is 0.0; expected"),
         ({"mfu": 0.5, "gpus": 0}, r"gpus is 0; expected 1\.\.16"),
-        ({"mfu": 0.5, "gpus": 17}, r"gpus is 17; expected 1\.\.16, of which each has a window of a batch"),
+        ({"mfu": 0.5, "gpus": 17}, r"gpus is 17; expected 1\.\.16, at least one window of a batch per GPU"),
     ):
         with pytest.raises(InputError, match=words):
             planned.seconds_per_step(gpu("H100"), **wrong)
@@ -149,7 +149,9 @@ def test_steps_follow_the_text_where_a_preset_counts_epochs() -> None:
     assert plan(tiny(steps=7), train_tokens=10**6).steps == 7
     assert plan(spec, train_tokens=97).steps == 3
     for tokens in (96, 0, -5):
-        with pytest.raises(InputError, match=f"train tokens are {tokens}; expected at least the 97 of one batch"):
+        with pytest.raises(
+            InputError, match=f"train tokens are {tokens}; expected at least 97, the tokens of one batch"
+        ):
             plan(spec, train_tokens=tokens)
 
 
@@ -162,7 +164,7 @@ def test_the_command_prints_what_the_44m_run_takes(capsys: pytest.CaptureFixture
     assert f"FLOPs per token: {flops:.4g}" in told
     assert "if 50% of its 989 TFLOP/s is reached (--mfu; assumed, not measured)" in told
     seconds = flops * 64 * 256 / 989e12 / 0.5
-    assert f"{seconds:.3g} s a step" in told
+    assert f"{seconds:.3g} s per step" in told
     assert f"2,000 steps: {2000 * seconds:.3g} s" in told
     assert "micro-batch  64:" in told
 

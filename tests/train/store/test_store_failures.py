@@ -69,7 +69,7 @@ class TestFailures:
         assert leftovers(store) == []
 
     def test_a_run_may_not_bring_its_own_manifest(self, store: RunStore) -> None:
-        with pytest.raises(InputError, match=r"may not have a file 'manifest\.json' of its own"):
+        with pytest.raises(InputError, match=r"a run contains a file 'manifest\.json', a reserved name"):
             attempt(store, lambda: None, name="manifest.json")
         assert store.get(SPEC) is None
 

@@ -1,4 +1,4 @@
-"""Sweeps on a real Slurm of one node: a pre-empted run goes on where it was, a diverging one spoils no other."""
+"""Sweeps on a real Slurm of one node: a pre-empted run resumes, and a diverging run affects no other."""
 
 from __future__ import annotations
 
@@ -165,5 +165,5 @@ def test_options_that_slurm_refuses_are_wrong_use(slurm: Mapping[str, str], text
     with sweep(slurm, text_file, tmp_path / "runs", "partition=none", "--conditions", "terminal/raw") as parent:
         told, _ = parent.communicate(timeout=60)
     assert parent.returncode == 2
-    assert "error: Slurm refuses the jobs" in told
+    assert "error: Slurm rejects the jobs" in told
     assert "invalid partition specified: none" in told
