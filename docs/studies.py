@@ -10,9 +10,10 @@ from docs.audits import audited
 from docs.markdown import item, paragraph
 from docs.results import Results
 from loopverify.claims import CLAIMS, FIRST_EXIT, VERDICTS, Claim, Evidence
-from loopverify.claims.p1.conditions import TABLE_2_ROWS, Condition
+from loopverify.claims.p1.conditions import TABLE_2_ROWS
 from loopverify.claims.p1.published import entry
 from loopverify.claims.quantity import number
+from loopverify.claims.template import Condition
 from loopverify.report.markdown import claim_table, table
 
 __all__ = ["claims", "findings", "hops_accuracy", "hops_claims", "hops_exits", "table_2"]

@@ -11,7 +11,7 @@ from typing import Literal
 from loopverify.claims import expression
 from loopverify.errors import InputError, unknown
 
-__all__ = ["Bound", "Claim", "Comparison", "sentence"]
+__all__ = ["Bound", "Claim", "Comparison"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +151,3 @@ class Claim:
     def unit(self) -> str:
         """The unit of its effect, its limit and its published numbers."""
         return self.form.unit(self.metric)
-
-
-def sentence(clause: str) -> str:
-    """The clause as a sentence: with a capital and a full stop."""
-    return f"{clause[0].upper()}{clause[1:]}."

@@ -13,6 +13,7 @@ from loopverify.claims import Run
 from loopverify.claims.p1 import published
 from loopverify.claims.p1.conditions import TABLE_2_ROWS
 from loopverify.claims.quantity import number
+from loopverify.claims.template import by_size
 
 __all__ = ["Row", "Spread", "by_condition", "last_loop", "measured_rows"]
 
@@ -97,8 +98,8 @@ def _row(condition: str, runs: list[Run], loops: int) -> Row:
             if all(name in run.metrics for run in runs)
         },
         diverged=tuple(seed for seed, norm in norms.items() if not math.isfinite(norm)),
-        published_norm=published.by_size(lambda size: _published_norm(condition, size)),
-        published_perplexity=published.by_size(lambda size: published.entry("T2", size, condition, "ppl")),
+        published_norm=by_size(lambda size: _published_norm(condition, size)),
+        published_perplexity=by_size(lambda size: published.entry("T2", size, condition, "ppl")),
     )
 
 

@@ -8,16 +8,11 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
-from loopverify.claims.p1.conditions import Condition
+from loopverify.claims.template import Condition
 
-__all__ = ["SIZES", "by_size", "entry", "exit_gap", "row", "rows", "tables"]
-
-T = TypeVar("T")
-
-SIZES = ("44m", "129m", "1.4b")
-"""The paper's two controlled studies (section 3), and its large models (appendix 11)."""
+__all__ = ["column", "difference", "entry", "exit_gap", "log_ratio", "ratio", "row", "rows", "tables"]
 
 
 @cache
@@ -63,18 +58,27 @@ def entry(table: str, size: str, of: Condition | str, column: str) -> float:
     return float(printed.removeprefix(">") if isinstance(printed, str) else printed)
 
 
-def by_size(number: Callable[[str], T]) -> Mapping[str, T]:
-    """`number` of every model size for which the paper has it."""
-    found: dict[str, T] = {}
-    for size in SIZES:
-        try:
-            found[size] = number(size)
-        except KeyError:
-            continue
-    return MappingProxyType(found)
+def column(table: str, name: str) -> Callable[[str, Condition], float]:
+    """One column of a table, as a function of model size and condition."""
+    return lambda size, of: entry(table, size, of, name)
 
 
-def exit_gap(condition: Condition, size: str) -> float:
+def ratio(table: str, name: str) -> Callable[[str, Condition, Condition], float]:
+    """The ratio of two conditions in one column, as a function of model size, left and right."""
+    return lambda size, left, right: entry(table, size, left, name) / entry(table, size, right, name)
+
+
+def difference(table: str, name: str) -> Callable[[str, Condition, Condition], float]:
+    """The difference of two conditions in one column, as a function of model size, left and right."""
+    return lambda size, left, right: entry(table, size, left, name) - entry(table, size, right, name)
+
+
+def log_ratio(table: str, name: str) -> Callable[[str, Condition, Condition], float]:
+    """The difference in CE (nats per token) of two conditions, from a column of perplexities."""
+    return lambda size, left, right: math.log(ratio(table, name)(size, left, right))
+
+
+def exit_gap(size: str, condition: Condition) -> float:
     """CE(1) − CE(4) in nats per token: from Table 11, or from the perplexities of Table 5 for the rows it adds."""
     if condition.name in rows("T11", size):
         return entry("T11", size, condition, "ce_gap")
