@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from loopverify.checks.check import check
-from loopverify.checks.result import Finding, NotApplicableError, at_most, first_failing
+from loopverify.checks.result import Finding, NotApplicableError, at_most
 from loopverify.checks.subject import Subject, exactly
 from loopverify.looped import Trace
 
@@ -39,16 +39,12 @@ def _probabilities(trace: Trace) -> Tensor:
 
 
 @check(needs=("exit_probabilities",))
-def exit_probabilities(subject: Subject) -> Finding:
+def exit_probabilities(subject: Subject) -> Iterator[Finding]:
     """Exit probabilities that are not a distribution over the exits of each token: out of range, or a sum that is
     not 1."""
     dtype = torch.promote_types(subject.dtype, torch.float32)
-
-    def findings() -> Iterator[Finding]:
-        for scale, trace in _scaled(_gated(subject)):
-            yield from _distribution(trace, torch.finfo(dtype).eps, f"with states times {scale:g}")
-
-    return first_failing(findings())
+    for scale, trace in _scaled(_gated(subject)):
+        yield from _distribution(trace, torch.finfo(dtype).eps, f"with states times {scale:g}")
 
 
 def _distribution(trace: Trace, eps: float, where: str) -> Iterator[Finding]:
@@ -78,25 +74,21 @@ def _distribution(trace: Trace, eps: float, where: str) -> Iterator[Finding]:
 
 
 @check(needs=("exit_probabilities",), presupposes=(exit_probabilities,))
-def exit_half_precision(subject: Subject) -> Finding:
+def exit_half_precision(subject: Subject) -> Iterator[Finding]:
     """Exit probabilities that do not sum to 1 once the model runs in bfloat16."""
     model, _ = subject.in_dtype(torch.bfloat16)
     trace = subject.unroll(loops=LOOPS, model=model)
-
-    def findings() -> Iterator[Finding]:
-        for scale, scaled in _scaled(trace):
-            p = _probabilities(scaled)
-            yield at_most(
-                float((exactly(p).sum(-1) - 1).abs().max()),
-                4 * LOOPS * torch.finfo(torch.float32).eps,  # that of float32 for every model, see `_distribution`
-                "probability",
-                fault=f"in bfloat16, with states times {scale:g}, exit probabilities do not sum to 1",
-                cause="the gate, its products or their running sum are computed in bfloat16",
-                remedy="compute gates and probabilities in float32 regardless of the dtype of the states",
-                note="exit probabilities sum to 1 in bfloat16",
-            )
-
-    return first_failing(findings())
+    for scale, scaled in _scaled(trace):
+        p = _probabilities(scaled)
+        yield at_most(
+            float((exactly(p).sum(-1) - 1).abs().max()),
+            4 * LOOPS * torch.finfo(torch.float32).eps,  # that of float32 for every model, see `_distribution`
+            "probability",
+            fault=f"in bfloat16, with states times {scale:g}, exit probabilities do not sum to 1",
+            cause="the gate, its products or their running sum are computed in bfloat16",
+            remedy="compute gates and probabilities in float32 regardless of the dtype of the states",
+            note="exit probabilities sum to 1 in bfloat16",
+        )
 
 
 def _choices(trace: Trace, threshold: float) -> Tensor:
@@ -144,18 +136,14 @@ def exit_threshold(subject: Subject) -> Finding:
 
 
 @check(needs=("choose_exit", "exit_probabilities"))
-def never_exit_early(subject: Subject) -> Finding:
+def never_exit_early(subject: Subject) -> Iterator[Finding]:
     """A threshold of 1.0 at which tokens exit before the last loop, because rounded probabilities reach 1 early."""
-
-    def findings() -> Iterator[Finding]:
-        yield from _early(_gated(subject), str(subject.dtype))
-        try:
-            model, _ = subject.in_dtype(torch.bfloat16)
-        except NotApplicableError:
-            return
-        yield from _early(subject.unroll(loops=LOOPS, model=model), "torch.bfloat16")
-
-    return first_failing(findings())
+    yield from _early(_gated(subject), str(subject.dtype))
+    try:
+        model, _ = subject.in_dtype(torch.bfloat16)
+    except NotApplicableError:
+        return
+    yield from _early(subject.unroll(loops=LOOPS, model=model), "torch.bfloat16")
 
 
 def _early(trace: Trace, dtype: str) -> Iterator[Finding]:

@@ -57,7 +57,6 @@ def depth_use(subject: Subject) -> Finding:
     return at_least(
         gap(last, first),
         subject.logits_limit,
-        "relative",
         fault=f"exit {trace.loops} has the logits of exit 1: loops are executed and have no effect on the logits",
         cause="the readout decodes a state of the first loop, or the recurrence ends after one",
         remedy="decode the state of each loop, and report CE(1) - CE(r0) with any speed-up from halting early",
