@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -93,23 +93,12 @@ class Results:
                 f"{claim.form.relation} {claim.form.limit:g}; run the study again and copy its report with --results"
             )
         counts = found["n"] or [0] * len(claim.conditions)
-        return Evidence(
-            claim=claim.id,
-            sentence=claim.sentence,
-            source=claim.source,
-            metric=claim.metric,
-            unit=claim.unit,
-            published=claim.published,
-            relation=claim.form.relation,
-            limit=claim.form.limit,
+        seeds = {name: tuple(range(n)) for name, n in zip(claim.conditions, counts, strict=True)}
+        return replace(
+            Evidence.of(claim, seeds, found["verdict"], found["basis"]),
             measured=None if found["measured"] is None else Measured(**found["measured"]),
-            seeds={name: tuple(range(n)) for name, n in zip(claim.conditions, counts, strict=True)},
-            alpha=claim.alpha,
             p_for=found.get("p_for"),
             p_against=found.get("p_against"),
-            cliffs_delta=None,
-            verdict=found["verdict"],
-            basis=found["basis"],
         )
 
     def _metric(self, condition: str, metric: str) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from math import isfinite
 from statistics import median
 from typing import Any, Literal, Self
 
+from loopverify.claims.claim import Claim
 from loopverify.claims.expression import label
 from loopverify.claims.quantity import number, quantity
 
@@ -54,22 +55,40 @@ class Evidence:
     relation: Literal["≥", "≤"]
     limit: float
     """The least effect, or the bound."""
-    measured: Measured | None
+    measured: Measured | None = None
     """None when nothing finite was measured."""
     seeds: Mapping[str, tuple[int, ...]]
     """The seeds of every condition compared."""
     alpha: float
-    p_for: float | None
+    p_for: float | None = None
     """Exact one-sided p that the effect exceeds the limit; None where no test was made."""
-    p_against: float | None
+    p_against: float | None = None
     """Exact one-sided p that the effect falls short of the limit."""
-    cliffs_delta: float | None
+    cliffs_delta: float | None = None
     """Of the two conditions themselves, at no margin."""
     verdict: Verdict
     basis: str
     """Why this verdict, and what it rests on."""
     diverged: tuple[str, ...] = ()
     """Runs whose metric is not a finite number."""
+
+    @classmethod
+    def of(cls, claim: Claim, seeds: Mapping[str, tuple[int, ...]], verdict: Verdict, basis: str) -> Self:
+        """The evidence on a claim, before any measured numbers are added."""
+        return cls(
+            claim=claim.id,
+            sentence=claim.sentence,
+            source=claim.source,
+            metric=claim.metric,
+            unit=claim.unit,
+            published=claim.published,
+            relation=claim.form.relation,
+            limit=claim.form.limit,
+            seeds=seeds,
+            alpha=claim.alpha,
+            verdict=verdict,
+            basis=basis,
+        )
 
     @property
     def n(self) -> str:
