@@ -12,12 +12,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from loopverify.claims import CLAIMS, Claim, Evidence, Measured
 from loopverify.errors import InputError, unknown
 from loopverify.plain import plain_dict
+from loopverify.report.measured_rows import Spread
 
 __all__ = ["COMMANDS", "Results", "from_report", "read_json"]
 
@@ -179,11 +179,5 @@ def _over_seeds(name: str, measured: Mapping[str, list[float]]) -> dict[str, Any
     """Mean and sample standard deviation of the finite values of a metric or of a difference of two, and all values."""
     first, _, second = name.partition("-")
     values = [a - b for a, b in zip(measured[first], measured[second], strict=True)] if second else measured[first]
-    finite = [value for value in values if math.isfinite(value)]
-    return plain_dict(
-        {
-            "mean": fmean(finite) if finite else math.nan,
-            "std": stdev(finite) if len(finite) > 1 else None,
-            "seeds": values,
-        }
-    )
+    spread = Spread.of(values) or Spread(mean=math.nan, std=None)
+    return plain_dict({"mean": spread.mean, "std": spread.std, "seeds": values})

@@ -21,8 +21,8 @@ class Comparison:
     left: str
     right: str
     by: Literal["ratio", "difference"]
-    least: float
-    """The effect below which the claim is not met: left >= least * right, or left >= right + least."""
+    limit: float
+    """The least effect: the claim is met if left >= limit * right, or left >= right + limit."""
 
     def __post_init__(self) -> None:
         if self.by not in ("ratio", "difference"):
@@ -39,11 +39,6 @@ class Comparison:
         return "≥"
 
     @property
-    def limit(self) -> float:
-        """The least effect."""
-        return self.least
-
-    @property
     def test(self) -> str:
         """What decides it, in words."""
         return "exact one-sided rank test over seeds, its null shifted to the least effect"
@@ -56,7 +51,7 @@ class Comparison:
 
     def bar(self, right: float) -> float:
         """What `left` must reach against this value of the right side."""
-        return self.least * right if self.by == "ratio" else right + self.least
+        return self.limit * right if self.by == "ratio" else right + self.limit
 
     def unit(self, metric: str) -> str:
         """The unit of the effect: '×' for a ratio, otherwise that of the metric."""
@@ -69,7 +64,7 @@ class Bound:
 
     condition: str
     side: Literal["at least", "at most"]
-    value: float
+    limit: float
 
     def __post_init__(self) -> None:
         if self.side not in ("at least", "at most"):
@@ -86,18 +81,13 @@ class Bound:
         return "≥" if self.side == "at least" else "≤"
 
     @property
-    def limit(self) -> float:
-        """The bound."""
-        return self.value
-
-    @property
     def test(self) -> str:
         """What decides it, in words."""
         return "every seed within the bound"
 
     def within(self, value: float) -> bool:
         """Whether one seed is inside."""
-        return value >= self.value if self.side == "at least" else value <= self.value
+        return value >= self.limit if self.side == "at least" else value <= self.limit
 
     def unit(self, metric: str) -> str:
         """The unit of the metric."""

@@ -83,9 +83,9 @@ def claims(
 def _form(of: tuple[Condition, ...], kind: Kind, limit: float) -> Bound | Comparison:
     if kind == "at least" or kind == "at most":
         (only,) = of
-        return Bound(condition=only.name, side=kind, value=limit)
+        return Bound(condition=only.name, side=kind, limit=limit)
     left, right = of
-    return Comparison(left=left.name, right=right.name, by=kind, least=limit)
+    return Comparison(left=left.name, right=right.name, by=kind, limit=limit)
 
 
 def _sentence(clause: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -58,18 +58,20 @@ class Generated:
     be made up for."""
 
 
+class Options(TypedDict, total=False):
+    """The options of `generate`, those of `stream`."""
+
+    loops: int | None
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    generator: torch.Generator | None
+    early_exit: EarlyExit | None
+    stop: int | Collection[int]
+
+
 def generate(
-    model: LoopedTransformer | Looped,
-    prompts: Prompts,
-    max_new_tokens: int,
-    *,
-    loops: int | None = None,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    generator: torch.Generator | None = None,
-    early_exit: EarlyExit | None = None,
-    stop: int | Collection[int] = (),
+    model: LoopedTransformer | Looped, prompts: Prompts, max_new_tokens: int, **options: Unpack[Options]
 ) -> Generated:
     """Continue prompts, token by token, with a key and a value for every (loop, layer) kept.
 
@@ -88,20 +90,7 @@ def generate(
     Raises:
         InputError: a model that cannot decode so, empty prompts, tokens outside the vocabulary, bad settings.
     """
-    steps = list(
-        stream(
-            model,
-            prompts,
-            max_new_tokens,
-            loops=loops,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            generator=generator,
-            early_exit=early_exit,
-            stop=stop,
-        )
-    )
+    steps = list(stream(model, prompts, max_new_tokens, **options))
     first = steps[0].tokens
     tokens = first.new_full((len(first), len(steps)), PAD)
     exits = torch.zeros_like(tokens)

@@ -16,7 +16,7 @@ from loopverify.report.markdown import markdown
 from loopverify.report.measured_rows import last_loop, measured_rows
 from loopverify.report.page import page
 from loopverify.report.study import Record
-from loopverify.report.text import TerminalRow, plain, terminal_rows
+from loopverify.report.text import plain
 
 __all__ = ["Report", "build"]
 
@@ -51,10 +51,6 @@ class Report(Record):
     def to_markdown(self) -> str:
         """The claims as a Markdown table."""
         return markdown(self)
-
-    def to_terminal_rows(self) -> tuple[TerminalRow, ...]:
-        """One row per claim, as plain strings, for any kind of table."""
-        return terminal_rows(self)
 
     def to_text(self, width: int = 100) -> str:
         """The record as plain text, in lines of at most `width` characters (longer words are not broken)."""
