@@ -17,7 +17,7 @@ __all__ = ["evaluate"]
 
 @dataclass(frozen=True)
 class _Side:
-    """The runs of one condition, seen through one metric."""
+    """One metric of the runs of one condition."""
 
     condition: str
     metric: str
@@ -48,7 +48,7 @@ class _Side:
 
 
 def evaluate(claim: Claim, runs: Iterable[Run]) -> Evidence:
-    """What `runs` of one preset say about `claim`.
+    """What `runs` of one preset show about `claim`.
 
     A comparison is decided by exact rank tests at the claim's alpha if there are enough seeds for it, otherwise by all
     pairs of seeds; a bound by every seed. A run whose metric is not finite counts as not meeting the claim.

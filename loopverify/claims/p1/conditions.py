@@ -1,4 +1,4 @@
-"""The paper's rows and the conditions that they stand for: the only map between its names and this library's.
+"""The conditions behind the paper's rows: the only map between its names and this library's.
 
 A condition is 'loss/readout' or 'loss/readout/recurrence'; the tables of Sharma & Vu 2026 name some by a short name.
 """
@@ -50,10 +50,10 @@ TABLE_2_ROWS = (
     *(TERMINAL_RMSNORM, TERMINAL_RAW, PER_LOOP_RMSNORM, PER_LOOP_RAW, PER_LOOP_FINAL_ONLY),
     *(TERMINAL_PENALTY, PER_LOOP_PENALTY),
 )
-"""The rows of Table 2, in its order."""
+"""The rows of Table 2, in the order of the table."""
 
 CONDITIONS: tuple[Condition, ...] = (*TABLE_2_ROWS, EXIT_WEIGHTED, LATENT, DAMPED, INTER_LOOP_NORM)
-"""Those, and the further conditions of the appendices."""
+"""All conditions: the rows of Table 2, and those of the appendices."""
 
 CONTROLLED = (PER_LOOP_RAW, PER_LOOP_FINAL_ONLY, PER_LOOP_PENALTY)
-"""The per-loop conditions whose scale is under control."""
+"""The per-loop conditions with controlled scale."""

@@ -1,4 +1,4 @@
-"""What depth is worth: Tables 5, 11 and 14, and Figures 1 and 7, of Sharma & Vu 2026 (sections 4 and 6).
+"""The value of depth: Tables 5, 11 and 14, and Figures 1 and 7, of Sharma & Vu 2026 (sections 4 and 6).
 
 CE(k) is exit k of a run of the trained loops, except in Figure 7, whose points are runs of K loops. That per-loop exits
 are usable and terminal ones are not is among the claims of Table 2.
@@ -40,7 +40,7 @@ def _fails(exit_: int, *conditions: Condition) -> tuple[Claim, ...]:
         form=("at least", limits.T14_LEAST_FAILURE),
         metric=f"ce@{exit_}-ce@4",
         source="P1, Table 14",
-        # The raw row is printed as '>27.6' and '>13.8': the published differences are the least that they can be.
+        # The raw row is printed as '>27.6' and '>13.8': the published differences are lower bounds.
         published=lambda size, of: entry("T14", size, of, f"K{exit_}") - entry("T14", size, of, "K4"),
     )
 

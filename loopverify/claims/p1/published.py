@@ -1,4 +1,4 @@
-"""The numbers that the first paper published (Sharma & Vu 2026), read from `published.json`, their only place."""
+"""The numbers published in the first paper (Sharma & Vu 2026), read from `published.json`, the only copy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["column", "difference", "entry", "exit_gap", "log_ratio", "ratio", "r
 
 @cache
 def tables() -> Mapping[str, Any]:
-    """Every published table by name, such as 'T2'; 'source' and 'notes' say what they are."""
+    """Every published table by name, such as 'T2'; 'source' and 'notes' describe them."""
     text = files("loopverify.claims.p1").joinpath("published.json").read_text(encoding="utf-8")
     return MappingProxyType(json.loads(text))
 
@@ -26,17 +26,17 @@ def rows(table: str, size: str) -> Mapping[str, Mapping[str, Any]]:
     """The rows of a table for one model size, in the paper's order: columns by name, as printed ('>27.6' too).
 
     Raises:
-        KeyError: the paper does not have it.
+        KeyError: the paper does not print it.
     """
     found: Mapping[str, Mapping[str, Any]] = tables()[table][size]
     return found
 
 
 def row(table: str, size: str, of: Condition | str) -> Mapping[str, Any]:
-    """One row of a table: that of a condition, by the name that it has there, or one that is no condition.
+    """One row of a table, of a condition (by its name in that table) or by its printed name.
 
     Raises:
-        KeyError: the paper does not have it.
+        KeyError: the paper does not print it.
     """
     printed = rows(table, size)
     names = (of,) if isinstance(of, str) else (of.name, *of.rows)
@@ -47,10 +47,10 @@ def row(table: str, size: str, of: Condition | str) -> Mapping[str, Any]:
 
 
 def entry(table: str, size: str, of: Condition | str, column: str) -> float:
-    """One number of a table. Of one printed as '>27.6' this is 27.6, the least that it can be.
+    """One number of a table; for one printed as '>27.6' it is 27.6, the smallest possible value.
 
     Raises:
-        KeyError: the paper does not have it.
+        KeyError: the paper does not print it.
     """
     printed = row(table, size, of)[column]
     if printed is None:

@@ -22,7 +22,7 @@ _SHARP = "notices its last state rescaled by 0.1 to 10: its loss moves by at lea
 
 
 def _span(size: str, condition: Condition) -> float:
-    """|CE(α = 0.1) − CE(α = 1)|, the part of the sweep that the table prints."""
+    """|CE(α = 0.1) − CE(α = 1)|, the part of the sweep printed in the table."""
     return abs(entry("T6", size, condition, "final_ce_alpha_0.1") - entry("T6", size, condition, "final_ce_alpha_1"))
 
 
