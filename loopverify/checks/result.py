@@ -21,6 +21,7 @@ __all__ = [
     "at_least",
     "at_most",
     "first_failing",
+    "none",
 ]
 
 Status = Literal["passed", "failed", "xfailed", "xpassed", "skipped", "error"]
@@ -121,6 +122,11 @@ at_most = partial(_bounded, "<=")
 """at_most(value, limit, unit, fault=, cause=, remedy=, note=) is the finding that `value` is at most `limit`."""
 at_least = partial(_bounded, ">=")
 """The same for `value` at least `limit`."""
+
+
+def none(count: float, unit: str, *, fault: str, cause: str, remedy: str, note: str = "") -> Finding:
+    """The finding that `count` is 0, where `unit` names what is counted."""
+    return at_most(float(count), 0, unit, fault=fault, cause=cause, remedy=remedy, note=note)
 
 
 def first_failing(findings: Iterable[Finding]) -> Finding:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean, stdev
-from typing import Any
 
 from loopverify.claims import Run
 from loopverify.claims.p1 import published
@@ -53,16 +52,6 @@ class Row:
     """The paper's final norm by model size, with its standard deviation."""
     published_perplexity: Mapping[str, float]
     """The paper's perplexity of exit 4 by model size."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The row as JSON values (which may not be finite)."""
-        plain = {name: getattr(self, name) for name in ("condition", "seeds", "perplexity", "diverged")}
-        return plain | {
-            "norm": None if self.norm is None else asdict(self.norm),
-            "metrics": dict(self.metrics),
-            "published_norm": {size: asdict(norm) for size, norm in self.published_norm.items()},
-            "published_perplexity": dict(self.published_perplexity),
-        }
 
 
 def by_condition(runs: Iterable[Run]) -> dict[str, list[Run]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from types import MappingProxyType
 
 from loopverify import __version__
@@ -34,9 +33,9 @@ class Report(Record):
             "counts": self.counts,
             "strength": self.strength,
             "evidence": [evidence.to_dict() for evidence in self.evidence],
-            "rows": [row.to_dict() for row in self.rows],
-            "charts": [asdict(chart) for chart in self.charts],
-            "facts": dict(self.facts),
+            "rows": self.rows,
+            "charts": self.charts,
+            "facts": self.facts,
         }
         return json.dumps(plain_dict(record), indent=1, allow_nan=False, ensure_ascii=False)
 

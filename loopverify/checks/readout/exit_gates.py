@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from loopverify.checks.check import check
-from loopverify.checks.result import Finding, NotApplicableError, at_most
+from loopverify.checks.result import Finding, NotApplicableError, at_most, none
 from loopverify.checks.subject import Subject, exactly
 from loopverify.looped import Trace
 
@@ -55,9 +55,8 @@ def _distribution(trace: Trace, eps: float, where: str) -> Iterator[Finding]:
         "cause": "the last exit does not take the rest, or the products are computed in half precision",
         "remedy": "give the last exit the rest, and compute gates and probabilities in float32",
     }
-    yield at_most(
-        float(tuple(p.shape) != expected),
-        0,
+    yield none(
+        tuple(p.shape) != expected,
         "wrong shapes",
         fault=f"exit probabilities of shape {tuple(p.shape)}, expected (B, T, K) = {expected}",
         cause="one probability per row, or a number of exits fixed by the configuration",
@@ -109,9 +108,8 @@ def exit_threshold(subject: Subject) -> Finding:
         if c.dtype != torch.int64 or tuple(c.shape) != expected or int(c.min()) < 1 or int(c.max()) > trace.loops
     ]
     example = (wrong or chosen)[0]
-    form = at_most(
-        float(len(wrong)),
-        0,
+    form = none(
+        len(wrong),
         "thresholds",
         fault=f"chosen exits are {example.dtype} {tuple(example.shape)} in {int(example.min())}.."
         f"{int(example.max())}, expected int64 {expected} in 1..{trace.loops}",
@@ -124,9 +122,8 @@ def exit_threshold(subject: Subject) -> Finding:
     earlier, later = int((steps < 0).sum()), int((steps > 0).sum())
     # A higher threshold on a probability means later exits; one on a distance may mean earlier ones.
     reversed_ = earlier if trace.model.exit_probabilities is not None else min(earlier, later)
-    return at_most(
-        float(reversed_),
-        0,
+    return none(
+        reversed_,
         "tokens",
         fault="a higher threshold makes tokens exit earlier",
         cause="the threshold is compared with the wrong quantity, or the running sum is not monotonic",
@@ -149,9 +146,8 @@ def never_exit_early(subject: Subject) -> Iterator[Finding]:
 def _early(trace: Trace, dtype: str) -> Iterator[Finding]:
     for scale, scaled in _scaled(trace):
         share = float((_choices(scaled, 1.0) < trace.loops).float().mean())
-        yield at_most(
+        yield none(
             share,
-            0,
             "of the tokens",
             fault=f"in {dtype}, with states times {scale:g}, a threshold of 1.0 exits early",
             cause="a strong gate rounds to 1, or the running sum of rounded probabilities reaches 1 before the end",

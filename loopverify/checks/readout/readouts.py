@@ -9,7 +9,7 @@ from torch import Tensor
 
 from loopverify.checks.calls import counted
 from loopverify.checks.check import check
-from loopverify.checks.result import Finding, NotApplicableError, at_least, at_most
+from loopverify.checks.result import Finding, NotApplicableError, at_least, at_most, none
 from loopverify.checks.subject import Subject, gap, pin
 
 __all__ = ["logits_form", "loop_count_effect", "paths_agree", "readout_chunks", "same_readout"]
@@ -30,9 +30,8 @@ def logits_form(subject: Subject) -> Iterator[Finding]:
 def _form(logits: object, expected: tuple[int, ...], k: int) -> Finding:
     description = f"{logits.dtype} {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
     right = isinstance(logits, Tensor) and tuple(logits.shape) == expected and logits.is_floating_point()
-    return at_most(
-        float(not right),
-        0,
+    return none(
+        not right,
         "wrong shapes",
         fault=f"exit {k} returns {description}, expected floating-point numbers of shape {expected}",
         cause="the vocabulary of the head is not the declared one, or the readout returns the last token only"
@@ -44,9 +43,8 @@ def _form(logits: object, expected: tuple[int, ...], k: int) -> Finding:
 
 
 def _finite(logits: Tensor, k: int) -> Finding:
-    return at_most(
-        float((~logits.isfinite()).sum()),
-        0,
+    return none(
+        int((~logits.isfinite()).sum()),
         "values",
         fault=f"exit {k} returns logits that are not finite for a finite state",
         cause="a head or a readout norm with weights that are not finite, a division by zero, or an overflow",

@@ -7,7 +7,7 @@ import math
 from loopverify.auditing import depth
 from loopverify.checks.check import check
 from loopverify.checks.readout.readouts import logits_form
-from loopverify.checks.result import Finding, at_least, at_most
+from loopverify.checks.result import Finding, at_least, none
 from loopverify.checks.subject import Subject, exactly, gap
 from loopverify.looped import Trace
 
@@ -30,9 +30,8 @@ def overshoot(subject: Subject) -> Finding:
     ruined = [point for point in points if not math.isfinite(point.loss)]
     curve = ", ".join(f"{point.loss:.3g} at {point.ratio:g}" for point in points if point.ratio in RATIOS)
     first = f" from K / r0 = {ruined[0].ratio:g} on" if ruined else ""
-    return at_most(
-        float(len(ruined)),
-        0,
+    return none(
+        len(ruined),
         "runs",
         fault=f"the loss is not finite{first} (CE by K / r0 on random tokens: {curve})",
         cause="a recurrence that grows without bound, which is not apparent at the trained number of loops",

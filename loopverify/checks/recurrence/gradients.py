@@ -10,7 +10,7 @@ from torch import Tensor
 
 from loopverify.checks.check import check
 from loopverify.checks.readout.readouts import logits_form
-from loopverify.checks.result import Finding, NotApplicableError, at_least, at_most
+from loopverify.checks.result import Finding, NotApplicableError, at_least, at_most, none
 from loopverify.checks.subject import Subject, exactly, pin
 from loopverify.checks.substitute import trainable, with_tensors
 from loopverify.errors import GradientCutError
@@ -131,9 +131,8 @@ def parameter_gradient(subject: Subject) -> Finding:
         if len(alive) == len(trained):
             break
     dead = [name.partition(".")[2] for name in trained if name not in alive]
-    return at_most(
-        float(len(dead)),
-        0,
+    return none(
+        len(dead),
         "parameters",
         fault=f"no gradient reaches {', '.join(dead[:5])}{' and more' if len(dead) > 5 else ''}",
         cause="layers that the step never runs (a hard-coded number of layers), a detach, or parts that no exit uses",
@@ -169,9 +168,8 @@ def optimizer_step(subject: Subject) -> Iterator[Finding]:
 
     def finding(tensors: list[Tensor], what: str) -> Finding:
         bad = sum(int((~torch.isfinite(tensor)).sum()) for tensor in tensors)
-        return at_most(
-            float(bad),
-            0,
+        return none(
+            bad,
             "values that are not finite",
             fault=f"{what} is not finite",
             cause="the derivative of a norm at zero, a logarithm of zero, a division without epsilon, or overflow",

@@ -10,7 +10,7 @@ from torch import Tensor
 from loopverify.checks.check import check
 from loopverify.checks.preserving import same, tensors_of
 from loopverify.checks.recurrence.trajectory import state_dtype
-from loopverify.checks.result import Finding, NotApplicableError, at_most
+from loopverify.checks.result import Finding, NotApplicableError, at_most, none
 from loopverify.checks.subject import Subject, gap, pin
 
 __all__ = ["model_unchanged", "resume", "state_memory", "step_memory"]
@@ -27,9 +27,8 @@ def state_memory(subject: Subject) -> Iterator[Finding]:
     def unchanged(culprit: str) -> Finding:
         changed = [k for k, (s, c) in enumerate(zip(states, copies, strict=True)) if not same(s, c)]
         named = ", ".join(f"H_{k}" for k in changed)
-        return at_most(
-            float(len(changed)),
-            0,
+        return none(
+            len(changed),
             "states",
             fault=f"{culprit} changed {named} in place",
             cause="h += b, a write through .data, or one output buffer for all loops",
@@ -109,9 +108,8 @@ def model_unchanged(subject: Subject) -> Finding:
         if model.decode is not None:
             model.decode(subject.tokens, None, subject.loops)
     changed = [name for name, tensor, copy in before if not same(tensor, copy)]
-    return at_most(
-        float(len(changed)),
-        0,
+    return none(
+        len(changed),
         "tensors",
         fault=f"a forward in eval mode changed {', '.join(changed[:5])}",
         cause="a running statistic, a counter or a cache is kept in a buffer and updated in eval mode as well",

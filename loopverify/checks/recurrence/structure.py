@@ -10,7 +10,7 @@ from torch import Tensor
 
 from loopverify.checks.calls import recorded
 from loopverify.checks.check import check
-from loopverify.checks.result import Finding, at_most
+from loopverify.checks.result import Finding, at_most, none
 from loopverify.checks.subject import Subject, gap, pin, rms
 from loopverify.looped import Trace
 
@@ -57,9 +57,8 @@ def states_before_norm(subject: Subject) -> Finding:
     before = slice(0, last - 1)
     only_the_last = last > 1 and spreads[last - 1] < ONE_RMS and min(spreads[before]) > MANY_RMS
     odd = only_the_last or (last > 1 and from_norm[last - 1] and not any(from_norm[before]))
-    last_alone = at_most(
-        float(odd),
-        0,
+    last_alone = none(
+        odd,
         "odd states",
         fault=f"H_{last} is normalized (one rms for all tokens), and the states before it are not",
         cause="the last state that the model returns includes the readout norm, as in hidden_states[-1]",

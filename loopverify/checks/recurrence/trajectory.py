@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from loopverify.checks.calls import counted
 from loopverify.checks.check import check
 from loopverify.checks.resolution import Resolution, resolutions
-from loopverify.checks.result import Finding, NotApplicableError, UnsoundRunError, at_least, at_most, first_failing
+from loopverify.checks.result import (
+    Finding,
+    NotApplicableError,
+    UnsoundRunError,
+    at_least,
+    at_most,
+    first_failing,
+    none,
+)
 from loopverify.checks.subject import SAFETY, Subject, gap, rms
 
 __all__ = ["loops_executed", "state_dtype", "step_reads_state", "trajectory_order"]
@@ -35,9 +43,8 @@ def trajectory_order(subject: Subject) -> Iterator[Finding]:
         return
     for k in range(1, longest.loops + 1):
         same = torch.equal(longest.states[k], longest.states[k - 1])
-        yield at_most(
-            float(same),
-            0,
+        yield none(
+            same,
             "equal neighbors",
             fault=f"H_{k - 1} and H_{k} are the same state, bit by bit",
             cause="only the last state is exposed, or the step does nothing beyond some loop",
@@ -152,9 +159,8 @@ def loops_executed(subject: Subject) -> Finding:
     usual = Counter(map(_total, calls)).most_common(1)[0][0]
     odd = [k for k, counts in enumerate(calls, start=1) if _total(counts) != usual]
     what = f"loop {odd[0]} calls {_total(calls[odd[0] - 1])} modules, most loops {usual}" if odd else ""
-    return at_most(
-        float(len(odd)),
-        0,
+    return none(
+        len(odd),
         "odd loops",
         fault=f"not all of {loops} loops run the same block: {what}",
         cause="the number of loops is capped by the configuration, or a loop is skipped or run twice",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from loopverify.checks.check import check
 from loopverify.checks.readout.readouts import logits_form
-from loopverify.checks.result import Finding, NotApplicableError, at_most
+from loopverify.checks.result import Finding, NotApplicableError, at_most, none
 from loopverify.checks.subject import Subject, gap, pin, token_gaps
 
 __all__ = [
@@ -43,8 +43,11 @@ def _decoded(subject: Subject, tokens: Tensor, loops: int, chunks: Sequence[int]
     return torch.cat(parts, 1)
 
 
-def _parity(subject: Subject, cached: Tensor, tokens: Tensor, loops: int, how: str, cause: str, note: str) -> Finding:
-    """Cached logits compared with those of the full forward, and the first position at which they differ."""
+def _parity(
+    subject: Subject, tokens: Tensor, loops: int, chunks: Sequence[int], *, how: str, cause: str, note: str
+) -> Finding:
+    """Cached decoding compared with the full forward, and the first position at which their logits differ."""
+    cached = _decoded(subject, tokens, loops, chunks)
     full = subject.unroll(tokens, loops).logits(loops)
     far = token_gaps(cached, full).amax(0) if cached.shape == full.shape else torch.tensor([float("inf")])
     first = int((~(far <= subject.logits_limit)).int().argmax())
@@ -63,13 +66,11 @@ def cached_decode(subject: Subject) -> Iterator[Finding]:
     """Cached decoding, token by token, that differs from the full forward after a few tokens."""
     for loops in range(1, subject.loops + 1):
         yield _parity(
-            subject,
-            _decoded(subject, subject.tokens, loops),
-            subject.tokens,
-            loops,
-            "token by token",
-            "the cache has one slot per layer, so that loops overwrite each other; or a position or mask is wrong",
-            f"token by token as in the full forward, for 1..{subject.loops} loops",
+            *(subject, subject.tokens, loops, ()),
+            how="token by token",
+            cause="the cache has one slot per layer, so that loops overwrite each other; or a position or mask is "
+            "wrong",
+            note=f"token by token as in the full forward, for 1..{subject.loops} loops",
         )
 
 
@@ -78,15 +79,11 @@ def second_prompt(subject: Subject) -> Iterator[Finding]:
     """A second prompt in one process that fails or differs: the model keeps something of the first one."""
     prompts = [subject.tokens, subject.draw(2, 5), subject.draw(1, 12)]
     for number, prompt in enumerate(prompts, start=1):
-        chunks = (prompt.shape[1] - 1, 1)
         yield _parity(
-            subject,
-            _decoded(subject, prompt, subject.loops, chunks),
-            prompt,
-            subject.loops,
-            f"prompt {number} of one process",
-            "the cache, its length or its mask is kept in the module and not reset for a new sequence",
-            f"{len(prompts)} prompts of different shape, one after the other",
+            *(subject, prompt, subject.loops, (prompt.shape[1] - 1, 1)),
+            how=f"prompt {number} of one process",
+            cause="the cache, its length or its mask is kept in the module and not reset for a new sequence",
+            note=f"{len(prompts)} prompts of different shape, one after the other",
         )
 
 
@@ -96,13 +93,10 @@ def chunked_prefill(subject: Subject) -> Iterator[Finding]:
     for chunks in ((subject.tokens.shape[1],), CHUNKS):
         for loops in range(1, subject.loops + 1):
             yield _parity(
-                subject,
-                _decoded(subject, subject.tokens, loops, chunks),
-                subject.tokens,
-                loops,
-                f"in chunks of {', '.join(map(str, chunks))} tokens",
-                "the causal mask of a chunk is built for its own length instead of cached plus new tokens",
-                "a prompt in chunks equals the prompt at once",
+                *(subject, subject.tokens, loops, chunks),
+                how=f"in chunks of {', '.join(map(str, chunks))} tokens",
+                cause="the causal mask of a chunk is built for its own length instead of cached plus new tokens",
+                note="a prompt in chunks equals the prompt at once",
             )
 
 
@@ -164,9 +158,8 @@ def cache_slots(subject: Subject) -> Finding:
     per_loop = slots[1][0]
     wrong = [loops for loops, pair in slots.items() if per_loop < 1 or pair != (loops * per_loop, loops * per_loop)]
     seen = ", ".join(f"{k}: {pair[-1]}" for k, pair in slots.items())
-    return at_most(
-        float(len(wrong)),
-        0,
+    return none(
+        len(wrong),
         "loop counts",
         fault=f"slots in use by number of loops are {seen}; expected {max(per_loop, 1)} per loop",
         cause="the cache has one slot per layer, and each loop overwrites the keys of the previous one",

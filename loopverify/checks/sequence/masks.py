@@ -9,7 +9,7 @@ from torch import Tensor
 
 from loopverify.checks.check import check
 from loopverify.checks.readout.readouts import logits_form
-from loopverify.checks.result import Finding, NotApplicableError, at_least, at_most
+from loopverify.checks.result import Finding, NotApplicableError, at_least, at_most, none
 from loopverify.checks.subject import Subject, gap, pin, token_gaps
 
 __all__ = ["mask_influence", "masked_run"]
@@ -68,9 +68,8 @@ def _named(mask: Tensor) -> str:
 
 
 def _finite(logits: Tensor, mask: Tensor) -> Finding:
-    return at_most(
-        float((~logits.isfinite()).sum()),
-        0,
+    return none(
+        int((~logits.isfinite()).sum()),
         "values",
         fault=f"under {_named(mask)}, logits of real tokens are not finite",
         cause="a masked token may attend to nothing: its softmax is 0 / 0, and other tokens add 0 * NaN",
@@ -104,9 +103,8 @@ def _same_pairs(seen: Tensor, plain: Tensor, mask: Tensor, limit: float) -> Find
     less = both & (seen <= limit) & (plain > CLEARLY * limit)
     late = bool(more.any())
     i, t = _first(more if late else less)
-    return at_most(
-        float((more | less).sum()),
-        0,
+    return none(
+        int((more | less).sum()),
         "pairs of tokens",
         fault=f"under {_named(mask)}, token {t} {'sees' if late else 'no longer sees'} token {i}, unlike unmasked",
         cause="the mask replaces the causal mask" if late else "the mask is shifted, or hides real tokens",
