@@ -1,8 +1,8 @@
-"""`python -m docs`: which tables of the pages are stale; with --write, write them.
+"""`python -m docs` lists stale tables of the pages; with --write, it writes them.
 
-A table stands between <!-- name --> and <!-- end of name --> and is made from its source: the registries of checks,
-claims and presets, audits of fresh models, and the results in docs/results and bench/. `--results FILE --write` copies
-first what the tables need of the report.json of a study.
+A table is placed between <!-- name --> and <!-- end of name --> and is generated from its source: the registries of
+checks, claims and presets, audits of untrained models, and the results in docs/results and bench/. `--results FILE
+--write` first copies the numbers that the tables need from the report.json of a study.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SECTIONS: Mapping[str, Section] = MappingProxyType(
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """Returns the exit status: 0 up to date (or written), 1 stale, 2 wrong use."""
+    """Run the command. Returns the exit status: 0 up to date (or written), 1 stale, 2 invalid use or input."""
     parser = argparse.ArgumentParser(prog="python -m docs", description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the stale tables")
     parser.add_argument("--results", metavar="FILE", type=Path, help="report.json of a study whose numbers to show")
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
 
 
 def _copy(report: Path, root: Path) -> None:
-    """Store what the tables need of a report; the commit is the one checked out, the date that of the file."""
+    """Store the numbers of a report that the tables need, with the current commit and the date of the file."""
     record = read_json(report)
     file = stored(root, str(record.get("preset")))
     made = {

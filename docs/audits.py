@@ -1,4 +1,4 @@
-"""Audits of freshly initialized reference models: what is hidden and carried before any training."""
+"""Audits of untrained reference models: whether scale is hidden and carried before training."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["audited"]
 
 @cache
 def audited(loss: str = "per_loop", **fields: object) -> lv.Audit:
-    """Of the `LoopedTransformer` with these fields of a `TransformerConfig`; weights and tokens are those of seed 0.
+    """The audit of a `LoopedTransformer` with these fields of `TransformerConfig`; weights and tokens are from seed 0.
 
     Args:
-        loss: as `loopverify.objectives.named` has it.
+        loss: a name as in `loopverify.objectives.named`.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Tables of what the library and the harness have: checks, traits, saboteurs, presets, and what a model is made of."""
+"""Tables of the contents of library and harness: checks, traits, saboteurs, presets, and the parts of a model."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ __all__ = [
 
 
 def checks(root: Path) -> str:
-    """What every check catches, and the optional parts of `Looped` that it needs."""
+    """The fault that each check catches, and the optional parts of `Looped` that it needs."""
     rows = [(f"`{check.id}`", check.catches, code(*check.needs)) for check in CHECKS.values()]
     return table(("check", "what it catches", "needs"), rows)
 
 
 def traits(root: Path) -> str:
-    """What a model says about itself by declaring a trait, and the check that decides it."""
+    """The meaning of each trait that a model may declare, and the check that decides it."""
     deciding = {check.decides: check.id for check in CHECKS.values() if check.decides}
     rows = [(f"`{trait}`", meaning, f"`{deciding.get(trait, 'growth_law')}`") for trait, meaning in TRAITS.items()]
     return table(("trait", "what the model says", "decided by"), rows)
 
 
 def saboteurs(root: Path) -> str:
-    """Every planted fault, in the order of the checks that catch them."""
+    """All planted faults, in the order of the checks that catch them."""
     results = read_json(root / "docs" / "results" / "saboteurs.json")
     planted = sorted(results["planted"], key=lambda fault: list(CHECKS).index(fault["check"]))
     rows = [(f"`{of['name']}`", f"`{of['check']}`", f"{of['caught']} of {results['seeds']}") for of in planted]
@@ -52,7 +52,7 @@ def saboteurs(root: Path) -> str:
 
 
 def clean_models(root: Path) -> str:
-    """Every family without a fault."""
+    """All families without a fault."""
     results = read_json(root / "docs" / "results" / "saboteurs.json")
     families: dict[str, list[Mapping[str, int]]] = {}
     for of_check in results["clean"].values():
@@ -70,7 +70,7 @@ def clean_models(root: Path) -> str:
 
 
 def presets(root: Path) -> str:
-    """The shape and the optimization of every preset."""
+    """Model shape and optimization of each preset."""
     headings = (
         "preset",
         "d",
@@ -94,7 +94,7 @@ def presets(root: Path) -> str:
 
 
 def losses(root: Path) -> str:
-    """The cross-entropy placements and what can be added to them."""
+    """The placements of the cross-entropy, and the terms that can be added to them."""
     named = {**LOSSES, **{f"+{name}": term for name, term in ADDITIONS.items()}}
     return table(("loss", "what it is"), [(f"`{name}`", _first_sentence(term)) for name, term in named.items()])
 
@@ -104,7 +104,7 @@ def _first_sentence(function: Callable[..., object]) -> str:
 
 
 def readouts(root: Path) -> str:
-    """What an audit says of a fresh model with each readout."""
+    """The audit of an untrained model with each readout."""
     rows = []
     for name in READOUTS:
         audit = audited(readout=name)
@@ -114,7 +114,7 @@ def readouts(root: Path) -> str:
 
 
 def recurrences(root: Path) -> str:
-    """What an audit says of a fresh model with each recurrence."""
+    """The audit of an untrained model with each recurrence."""
     rows = []
     for name, fields in RECURRENCES.items():
         audit = audited(**fields)
@@ -128,6 +128,6 @@ def _words(verdict: str) -> str:
 
 
 def benchmarks(root: Path, device: str) -> str:
-    """The ratios measured on a device, or that there are none."""
+    """The ratios measured on a device, or a note that there are none."""
     record = root / "bench" / f"{device}.json"
     return ratios(*measured(record)) if record.exists() else f"No measurement on {device} is stored."

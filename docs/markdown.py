@@ -1,4 +1,4 @@
-"""Markdown within tables and lists."""
+"""Markdown for tables and lists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def code(*names: str) -> str:
 
 
 def item(text: str) -> str:
-    """An item of a list, in lines of at most 120 characters."""
+    """A list item, in lines of at most 120 characters."""
     return _filled(text, "- ", "  ")
 
 

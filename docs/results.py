@@ -1,8 +1,8 @@
-"""Results of studies, which take too long for a test: stored beside the pages, copied from a report by the command.
+"""Results of studies, which take too long for a test: stored next to the pages, copied from a report by the command.
 
-`docs/results/<preset>.json` holds what the tables need of the report of one study, with its provenance. What a claim
-requires, and what the paper published, is never read from there: it comes from `loopverify.claims`. A result that was
-judged against another limit than the registry's is refused.
+`docs/results/<preset>.json` holds the part of one study's report that the tables need, with its provenance. Limits of
+claims and published numbers are never read from there, but from `loopverify.claims`. A result that was judged against
+a limit other than that of the registry raises InputError.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from loopverify.claims import CLAIMS, Claim, Evidence, Measured
 from loopverify.errors import InputError, unknown
 from loopverify.plain import plain_dict
+from loopverify.report.measured_rows import Spread
 
 __all__ = ["COMMANDS", "Results", "from_report", "read_json"]
 
@@ -25,7 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "tiny": "pytest train --preset tiny --seeds {seeds}",
     "hops": "pytest train -k hops --preset tiny --seeds {seeds}",
 }
-"""The studies that the pages show, by preset: how each is made."""
+"""The studies that the pages show: preset -> the command that runs it."""
 METRICS: Mapping[str, tuple[str, ...]] = {
     "tiny": ("norm@4", "ppl@1", "ppl@4"),
     "hops": (
@@ -34,14 +34,14 @@ METRICS: Mapping[str, tuple[str, ...]] = {
         *(f"accuracy_{steps}@{k}" for steps in range(1, 5) for k in (1, 4)),
     ),
 }
-"""What is kept of every condition, by preset; see `loopverify.claims.Run.metrics`."""
+"""The metrics stored for each condition, by preset; see `loopverify.claims.Run.metrics`."""
 _FACTS = ("loopverify", "torch", "python", "device", "dtype", "threads", "text")
 _NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)
 class Results:
-    """What one study measured."""
+    """The results of one study."""
 
     data: Mapping[str, Any]
 
@@ -50,7 +50,7 @@ class Results:
         """The stored results of a preset.
 
         Raises:
-            InputError: there are none, or they are no JSON object.
+            InputError: there are none, or they are not a JSON object.
         """
         return cls(read_json(stored(root, preset)))
 
@@ -61,25 +61,25 @@ class Results:
 
     @property
     def runs(self) -> int:
-        """How many models were trained."""
+        """The number of trained models."""
         return sum(of["n"] for of in self.data["conditions"].values())
 
     def seeds(self, condition: str, metric: str) -> list[float] | None:
-        """The metric of every run, in the order of seeds; None where only the mean is known."""
+        """The metric of every run, in the order of seeds; None if only the mean is known."""
         seeds = self._metric(condition, metric)["seeds"]
         return None if seeds is None else [float(value) for value in seeds]
 
     def mean(self, condition: str, metric: str) -> float:
-        """The mean over seeds; NaN where it was not measured."""
+        """The mean over seeds; NaN if it was not measured."""
         return float(self._metric(condition, metric)["mean"])
 
     def std(self, condition: str, metric: str) -> float | None:
-        """The sample standard deviation over seeds, where there are two or more."""
+        """The sample standard deviation over seeds; None for fewer than two."""
         std = self._metric(condition, metric)["std"]
         return None if std is None else float(std)
 
     def evidence(self, claim: Claim) -> Evidence:
-        """What the study says about a claim; 'not run' where it does not.
+        """The evidence of the study on a claim; 'not run' if there is none.
 
         Raises:
             InputError: the claim was judged against another limit.
@@ -93,23 +93,12 @@ class Results:
                 f"{claim.form.relation} {claim.form.limit:g}; run the study again and copy its report with --results"
             )
         counts = found["n"] or [0] * len(claim.conditions)
-        return Evidence(
-            claim=claim.id,
-            sentence=claim.sentence,
-            source=claim.source,
-            metric=claim.metric,
-            unit=claim.unit,
-            published=claim.published,
-            relation=claim.form.relation,
-            limit=claim.form.limit,
+        seeds = {name: tuple(range(n)) for name, n in zip(claim.conditions, counts, strict=True)}
+        return replace(
+            Evidence.of(claim, seeds, found["verdict"], found["basis"]),
             measured=None if found["measured"] is None else Measured(**found["measured"]),
-            seeds={name: tuple(range(n)) for name, n in zip(claim.conditions, counts, strict=True)},
-            alpha=claim.alpha,
             p_for=found.get("p_for"),
             p_against=found.get("p_against"),
-            cliffs_delta=None,
-            verdict=found["verdict"],
-            basis=found["basis"],
         )
 
     def _metric(self, condition: str, metric: str) -> Mapping[str, Any]:
@@ -121,7 +110,7 @@ class Results:
 
 
 def stored(root: Path, preset: str) -> Path:
-    """Where the results of a preset lie."""
+    """The file of the results of a preset."""
     return root / "docs" / "results" / f"{preset}.json"
 
 
@@ -129,7 +118,7 @@ def read_json(file: Path) -> Mapping[str, Any]:
     """A JSON object.
 
     Raises:
-        InputError: the file cannot be read, or holds something else.
+        InputError: the file cannot be read, or does not hold a JSON object.
     """
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
@@ -143,14 +132,14 @@ def read_json(file: Path) -> Mapping[str, Any]:
 def from_report(
     report: Mapping[str, Any], earlier: Mapping[str, Any] | None, made: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The results to store, of a report (`loopverify.report.Report.to_json`).
+    """The results to store, from a report (`loopverify.report.Report.to_json`).
 
     Args:
         earlier: the results that these replace.
-        made: what to note of their origin beside the command and the facts of the runs: commit and date.
+        made: provenance in addition to the command and the facts of the runs: commit and date.
 
     Raises:
-        InputError: a report of another kind or preset, or one that lacks claims which `earlier` judged.
+        InputError: the report has another format or an unknown preset, or lacks claims that `earlier` judged.
     """
     if missing := {"preset", "evidence", "rows", "facts"} - report.keys():
         raise InputError(f"the report has no {', '.join(sorted(missing))}; expected the report.json of `pytest train`")
@@ -180,7 +169,7 @@ def _judged(evidence: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _condition(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """The metrics of a row that every seed has."""
+    """The metrics of a row that all seeds have."""
     measured = {name: [float(value) for value in values] for name, values in row["metrics"].items()}
     found = {name: _over_seeds(name, measured) for name in names if set(name.split("-")) <= measured.keys()}
     return {"n": len(row["seeds"]), "metrics": found}
@@ -190,11 +179,5 @@ def _over_seeds(name: str, measured: Mapping[str, list[float]]) -> dict[str, Any
     """Mean and sample standard deviation of the finite values of a metric or of a difference of two, and all values."""
     first, _, second = name.partition("-")
     values = [a - b for a, b in zip(measured[first], measured[second], strict=True)] if second else measured[first]
-    finite = [value for value in values if math.isfinite(value)]
-    return plain_dict(
-        {
-            "mean": fmean(finite) if finite else math.nan,
-            "std": stdev(finite) if len(finite) > 1 else None,
-            "seeds": values,
-        }
-    )
+    spread = Spread.of(values) or Spread(mean=math.nan, std=None)
+    return plain_dict({"mean": spread.mean, "std": spread.std, "seeds": values})

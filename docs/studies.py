@@ -1,4 +1,4 @@
-"""Tables of what studies measured, next to what the registry of claims requires and the paper published."""
+"""Tables of measured results, next to the limits of the claims and the published numbers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from docs.audits import audited
 from docs.markdown import item, paragraph
 from docs.results import Results
 from loopverify.claims import CLAIMS, FIRST_EXIT, VERDICTS, Claim, Evidence
-from loopverify.claims.p1.conditions import TABLE_2_ROWS, Condition
+from loopverify.claims.p1.conditions import TABLE_2_ROWS
 from loopverify.claims.p1.published import entry
 from loopverify.claims.quantity import number
+from loopverify.claims.template import Condition
 from loopverify.report.markdown import claim_table, table
 
 __all__ = ["claims", "findings", "hops_accuracy", "hops_claims", "hops_exits", "table_2"]
@@ -24,12 +25,12 @@ FINDINGS = (
     "P1.T5.depth.raw",
     "hops.depth.invariant.rmsnorm",
 )
-"""The claims of the first screen: the mechanism, then what a small model does not show."""
+"""The claims on the first screen: the mechanism, then effects that a small model does not show."""
 _LOOPS = range(1, 5)
 
 
 def table_2(root: Path) -> str:
-    """The seven conditions of Table 2: what an audit says before training, what training led to, and the paper's."""
+    """The seven conditions of Table 2: the audit before training, the results after it, and those of the paper."""
     results = Results.read(root, "tiny")
     headings = ("loss / readout", "audit before training", "‖H₄‖₂", "PPL at K = 1, 4", "paper 44M: ‖H₄‖₂, PPL at 4")
     return table(headings, [_condition(results, condition) for condition in TABLE_2_ROWS])
@@ -52,11 +53,11 @@ def _condition(results: Results, of: Condition) -> tuple[str, ...]:
 
 
 def findings(root: Path) -> str:
-    """How many claims ended how, and some of them in a sentence each."""
+    """The number of claims with each verdict, and one sentence each on some of them."""
     both = {preset: Results.read(root, preset) for preset in ("tiny", "hops")}
     judged = {claim.id: (preset, both[preset].evidence(claim)) for preset in both for claim in _claims_of(preset)}
-    told = [item(_finding(*judged[name])) for name in FINDINGS]
-    return "\n".join([*(f"{_counted(results)}." for results in both.values()), "", *told])
+    sentences = [item(_finding(*judged[name])) for name in FINDINGS]
+    return "\n".join([*(f"{_counted(results)}." for results in both.values()), "", *sentences])
 
 
 def _finding(preset: str, e: Evidence) -> str:
@@ -65,17 +66,17 @@ def _finding(preset: str, e: Evidence) -> str:
 
 
 def claims(root: Path) -> str:
-    """Every claim of the papers on models of text."""
+    """All claims of the papers, on models trained on text."""
     return _judged(Results.read(root, "tiny"))
 
 
 def hops_claims(root: Path) -> str:
-    """Every claim on models of the pointer task."""
+    """All claims on models trained on the pointer task."""
     return _judged(Results.read(root, "hops"))
 
 
 def _claims_of(preset: str) -> list[Claim]:
-    """The claims that runs of a preset decide: those on the pointer task, or all others."""
+    """The claims decided by runs of a preset: those on the pointer task, or all others."""
     return [claim for claim in CLAIMS.values() if (claim.study == "hops") == (preset == "hops")]
 
 
@@ -87,20 +88,20 @@ def _judged(results: Results) -> str:
 def _counted(results: Results) -> str:
     """'Preset `tiny`, 33 runs, 105 claims: 77 held, ...'."""
     counts = Counter(results.evidence(claim).verdict for claim in _claims_of(results.preset))
-    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+    summary = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
     runs = f"{results.runs} run{'' if results.runs == 1 else 's'}"
-    return f"Preset `{results.preset}`, {runs}, {counts.total()} claims: {told}"
+    return f"Preset `{results.preset}`, {runs}, {counts.total()} claims: {summary}"
 
 
 def _origin(results: Results) -> str:
-    """What made the results, and when, where and by what."""
+    """The command that made the results, and its commit, date, versions and device."""
     made = results.data["provenance"]
     noted = "; ".join(f"{name} {value}" for name, value in made.items() if name not in ("command", "seeds"))
     return f"Made by `{made['command']}`; {noted}."
 
 
 def hops_exits(root: Path) -> str:
-    """Cross-entropy at every exit, what the loops gain, and the size of the states."""
+    """Cross-entropy at every exit, the gain from loops, and the norm of the states."""
     results = Results.read(root, "hops")
     headings = (
         *("arm", *(f"CE({k})" for k in _LOOPS), "gain, by seed", "‖H₁‖₂", "‖H₄‖₂, by seed"),
@@ -125,7 +126,7 @@ def _by_seed(results: Results, arm: str, metric: str, form: str) -> str:
 
 
 def hops_accuracy(root: Path) -> str:
-    """Accuracy at the first and the last exit, by the steps of a walk."""
+    """Accuracy at the first and the last exit, by the number of steps of a walk."""
     results = Results.read(root, "hops")
     headings = ("arm", *(f"{steps} step{'s' if steps > 1 else ''}" for steps in _LOOPS))
     return table(headings, [(f"`{arm}`", *_accuracies(results, arm)) for arm in results.data["conditions"]])

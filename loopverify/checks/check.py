@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import wraps
 
 from torch import nn
 
 from loopverify.adapters import adapt
 from loopverify.checks.preserving import preserved
-from loopverify.checks.result import CheckResult, ConformanceError, Finding, NotApplicableError, UnsoundRunError
+from loopverify.checks.result import (
+    CheckResult,
+    ConformanceError,
+    Finding,
+    NotApplicableError,
+    UnsoundRunError,
+    first_failing,
+)
 from loopverify.checks.subject import SEED, Subject
 from loopverify.checks.traits import TRAITS, known_traits
 from loopverify.errors import GradientCutError, InPlaceStepError
@@ -136,16 +144,24 @@ def check(
     decides: str | None = None,
     explained_by: tuple[str, ...] = (),
     presupposes: tuple[Check, ...] = (),
-) -> Callable[[Callable[[Subject], Finding]], Check]:
-    """Make a check from a function of a subject. Its name is the id, the first paragraph of its docstring the fault."""
+) -> Callable[[Callable[[Subject], Finding | Iterator[Finding]]], Check]:
+    """Make a check from a function of a subject. Its name is the id, the first paragraph of its docstring the fault.
+
+    The function returns its finding, or yields several: the first that does not hold is that of the check.
+    """
     known_traits([*explained_by, *([decides] if decides else [])])
 
-    def make(function: Callable[[Subject], Finding]) -> Check:
+    def make(function: Callable[[Subject], Finding | Iterator[Finding]]) -> Check:
+        @wraps(function)
+        def find(subject: Subject) -> Finding:
+            found = function(subject)
+            return found if isinstance(found, Finding) else first_failing(found)
+
         catches = " ".join((function.__doc__ or "").strip().split("\n\n")[0].split())
         return Check(
             id=function.__name__,
             catches=catches,
-            function=function,
+            function=find,
             needs=needs,
             decides=decides,
             explained_by=frozenset(explained_by),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unittest
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Literal
 
 from loopverify.errors import LoopverifyError
@@ -20,6 +21,7 @@ __all__ = [
     "at_least",
     "at_most",
     "first_failing",
+    "none",
 ]
 
 Status = Literal["passed", "failed", "xfailed", "xpassed", "skipped", "error"]
@@ -96,33 +98,35 @@ class ConformanceError(LoopverifyError, AssertionError):
         self.results = tuple(results)
 
 
-def at_most(value: float, limit: float, unit: str, *, fault: str, cause: str, remedy: str, note: str = "") -> Finding:
-    """The finding that `value` is at most `limit`; NaN fails."""
-    return _bounded(value <= limit, value, limit, unit, "<=", fault, cause, remedy, note)
-
-
-def at_least(value: float, limit: float, unit: str, *, fault: str, cause: str, remedy: str, note: str = "") -> Finding:
-    """The finding that `value` is at least `limit`; NaN fails."""
-    return _bounded(value >= limit, value, limit, unit, ">=", fault, cause, remedy, note)
-
-
 def _bounded(
-    held: bool,
+    relation: Relation,
     value: float,
     limit: float,
-    unit: str,
-    relation: Relation,
+    unit: str = "relative",
+    *,
     fault: str,
     cause: str,
     remedy: str,
-    note: str,
+    note: str = "",
 ) -> Finding:
+    held = value <= limit if relation == "<=" else value >= limit  # NaN fails
     measured = f"{value:.3g} against a limit of {limit:.3g} {unit}".rstrip()
     if held:
         message = f"{note} ({measured})" if note else measured
     else:
         message = f"{fault} ({measured}). Likely cause: {cause}. Remedy: {remedy}."
     return Finding(held=held, message=message, value=value, limit=limit, unit=unit, relation=relation)
+
+
+at_most = partial(_bounded, "<=")
+"""at_most(value, limit, unit, fault=, cause=, remedy=, note=) is the finding that `value` is at most `limit`."""
+at_least = partial(_bounded, ">=")
+"""The same for `value` at least `limit`."""
+
+
+def none(count: float, unit: str, *, fault: str, cause: str, remedy: str, note: str = "") -> Finding:
+    """The finding that `count` is 0, where `unit` names what is counted."""
+    return at_most(float(count), 0, unit, fault=fault, cause=cause, remedy=remedy, note=note)
 
 
 def first_failing(findings: Iterable[Finding]) -> Finding:

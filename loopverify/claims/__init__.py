@@ -1,4 +1,4 @@
-"""Empirical claims as data, by the study that makes them, and what stored runs say about them.
+"""Empirical claims as data, grouped by study, and their evaluation on stored runs.
 
 evidence = evaluate(CLAIMS["P1.T2.drift.per_loop.vs_raw"], runs)
 evidence.verdict          # "held" | "contradicted" | "inconclusive" | "not run"

@@ -1,4 +1,4 @@
-"""Claim: one empirical sentence of a study, with the test that decides it, fixed before any run."""
+"""Claim: one empirical sentence of a study and the test that decides it, fixed before any run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal
 from loopverify.claims import expression
 from loopverify.errors import InputError, unknown
 
-__all__ = ["Bound", "Claim", "Comparison", "sentence"]
+__all__ = ["Bound", "Claim", "Comparison"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +21,8 @@ class Comparison:
     left: str
     right: str
     by: Literal["ratio", "difference"]
-    least: float
-    """The effect below which the claim is not met: left >= least * right, or left >= right + least."""
+    limit: float
+    """The least effect: the claim is met if left >= limit * right, or left >= right + limit."""
 
     def __post_init__(self) -> None:
         if self.by not in ("ratio", "difference"):
@@ -35,17 +35,12 @@ class Comparison:
 
     @property
     def relation(self) -> Literal["≥"]:
-        """How the effect must stand to `limit`."""
+        """The required relation of the effect to `limit`."""
         return "≥"
 
     @property
-    def limit(self) -> float:
-        """The least effect."""
-        return self.least
-
-    @property
     def test(self) -> str:
-        """What decides it, in words."""
+        """The deciding test, human-readable."""
         return "exact one-sided rank test over seeds, its null shifted to the least effect"
 
     def effect(self, left: float, right: float) -> float:
@@ -55,8 +50,8 @@ class Comparison:
         return left / right if right else math.inf
 
     def bar(self, right: float) -> float:
-        """What `left` must reach against this value of the right side."""
-        return self.least * right if self.by == "ratio" else right + self.least
+        """The value that `left` must reach, given this value of the right side."""
+        return self.limit * right if self.by == "ratio" else right + self.limit
 
     def unit(self, metric: str) -> str:
         """The unit of the effect: '×' for a ratio, otherwise that of the metric."""
@@ -65,11 +60,11 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """Every seed of one condition lies on one side of a value."""
+    """Every seed of one condition lies on one side of a limit."""
 
     condition: str
     side: Literal["at least", "at most"]
-    value: float
+    limit: float
 
     def __post_init__(self) -> None:
         if self.side not in ("at least", "at most"):
@@ -82,22 +77,17 @@ class Bound:
 
     @property
     def relation(self) -> Literal["≥", "≤"]:
-        """How the metric must stand to `limit`."""
+        """The required relation of the metric to `limit`."""
         return "≥" if self.side == "at least" else "≤"
 
     @property
-    def limit(self) -> float:
-        """The bound."""
-        return self.value
-
-    @property
     def test(self) -> str:
-        """What decides it, in words."""
+        """The deciding test, human-readable."""
         return "every seed within the bound"
 
     def within(self, value: float) -> bool:
-        """Whether one seed is inside."""
-        return value >= self.value if self.side == "at least" else value <= self.value
+        """Whether the value of one seed is within the bound."""
+        return value >= self.limit if self.side == "at least" else value <= self.limit
 
     def unit(self, metric: str) -> str:
         """The unit of the metric."""
@@ -116,13 +106,13 @@ class Claim:
     """One metric of `claims.metrics`, or a difference or ratio of two, e.g. 'norm@4', 'ce@1-ce@4', 'norm@4/norm@1'."""
     form: Comparison | Bound
     published: Mapping[str, float] = field(default_factory=dict)
-    """The paper's own effect by model size ('44m', '129m', '1.4b'), in `unit`; none where it gives no number."""
+    """The paper's own effect by model size ('44m', '129m', '1.4b'), in `unit`; empty if it gives no number."""
     needs: str = ""
-    """What it takes besides trained models, where these are not enough."""
+    """What it requires in addition to trained models, if anything."""
     alpha: float = 0.05
 
     def __post_init__(self) -> None:
-        expression.unit(self.metric)  # refuses what is not of the list, and two units
+        expression.unit(self.metric)  # raises for an unknown metric, and for two units
         if not 0 < self.alpha < 1:
             raise InputError(f"alpha of {self.id} is {self.alpha}; expected a probability between 0 and 1")
         object.__setattr__(self, "published", MappingProxyType(dict(self.published)))
@@ -144,15 +134,10 @@ class Claim:
 
     @property
     def test(self) -> str:
-        """What decides it, in words."""
+        """The deciding test, human-readable."""
         return self.form.test
 
     @property
     def unit(self) -> str:
         """The unit of its effect, its limit and its published numbers."""
         return self.form.unit(self.metric)
-
-
-def sentence(clause: str) -> str:
-    """The clause as a sentence: with a capital and a full stop."""
-    return f"{clause[0].upper()}{clause[1:]}."

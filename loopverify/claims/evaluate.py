@@ -1,4 +1,4 @@
-"""From a claim and some runs to evidence. Nothing here knows any particular claim."""
+"""From a claim and runs to evidence, in the same way for every claim."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["evaluate"]
 
 @dataclass(frozen=True)
 class _Side:
-    """The runs of one condition, seen through one metric."""
+    """One metric of the runs of one condition."""
 
     condition: str
     metric: str
@@ -43,68 +43,62 @@ class _Side:
         return [run.label for run, value in zip(self.runs, self.values, strict=True) if not math.isfinite(value)]
 
     def values_or(self, worst: float) -> list[float]:
-        """The values, those of diverged runs replaced by the one that serves the claim least."""
+        """The values; those of diverged runs are replaced by the worst one for the claim."""
         return [value if math.isfinite(value) else worst for value in self.values]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Ruling:
-    """What the seeds decide, before it is put on record with the claim."""
-
-    verdict: Verdict
-    basis: str
-    measured: Measured | None = None
-    p_for: float | None = None
-    p_against: float | None = None
-    cliffs_delta: float | None = None
-
-
 def evaluate(claim: Claim, runs: Iterable[Run]) -> Evidence:
-    """What `runs` of one preset say about `claim`.
+    """What `runs` of one preset show about `claim`.
 
-    A comparison is decided by exact rank tests at the claim's alpha where the seeds can reach it, otherwise by every
-    pair of seeds; a bound by every seed. A run whose metric is not finite meets no effect and lies in no bound.
+    A comparison is decided by exact rank tests at the claim's alpha if there are enough seeds for it, otherwise by all
+    pairs of seeds; a bound by every seed. A run whose metric is not finite counts as not meeting the claim.
 
     Raises:
-        InputError: runs of several presets, or two of one condition and seed.
+        InputError: runs of several presets, or two runs of one condition and seed.
     """
     study = one_study(runs)
     sides = [
         _Side(condition, claim.metric, tuple(run for run in study if run.condition == condition))
         for condition in claim.conditions
     ]
+    seeds = {side.condition: tuple(run.seed for run in side.runs) for side in sides}
+    evidence = Evidence.of(claim, seeds, verdict="not run", basis="")
     if missing := [lack for side in sides for lack in side.missing]:
         needs = f"; it takes {claim.needs}" if claim.needs else ""
-        return _record(claim, sides, _Ruling(verdict="not run", basis=f"missing: {', '.join(missing)}{needs}"), ())
+        return replace(evidence, basis=f"missing: {', '.join(missing)}{needs}")
     if isinstance(claim.form, Bound):
-        ruling = _bound(claim.form, sides[0])
+        evidence = _bound(evidence, claim.form, *sides)
     else:
-        ruling = _comparison(claim.form, claim.alpha, sides[0], sides[1])
-    return _record(claim, sides, ruling, tuple(label for side in sides for label in side.diverged))
+        evidence = _comparison(evidence, claim.form, *sides)
+    diverged = tuple(label for side in sides for label in side.diverged)
+    excluded = f"; diverged, so counted as not meeting the claim: {', '.join(diverged)}" if diverged else ""
+    return replace(evidence, basis=evidence.basis + excluded, diverged=diverged)
 
 
-def _bound(form: Bound, side: _Side) -> _Ruling:
+def _bound(evidence: Evidence, form: Bound, side: _Side) -> Evidence:
     inside, seeds = sum(form.within(value) for value in side.finite), len(side.values)
-    return _Ruling(
+    return replace(
+        evidence,
         verdict=_unanimous(inside, seeds),
         basis=f"seeds within the bound: {inside} of {seeds}",
         measured=Measured.of(side.finite),
     )
 
 
-def _comparison(form: Comparison, alpha: float, left: _Side, right: _Side) -> _Ruling:
+def _comparison(evidence: Evidence, form: Comparison, left: _Side, right: _Side) -> Evidence:
     x, y = left.values_or(-math.inf), right.values_or(math.inf)
-    decide = _by_test if can_reach(alpha, len(x), len(y)) else _by_pairs
+    decide = _by_test if can_reach(evidence.alpha, len(x), len(y)) else _by_pairs
     return replace(
-        decide(x, [form.bar(value) for value in y], alpha),
+        decide(evidence, x, [form.bar(value) for value in y]),
         measured=Measured.of([form.effect(a, b) for a in left.finite for b in right.finite]),
         cliffs_delta=cliffs_delta(x, y),
     )
 
 
-def _by_test(x: list[float], bars: list[float], alpha: float) -> _Ruling:
-    p_for, p_against = rank_test(x, bars), rank_test(bars, x)
-    return _Ruling(
+def _by_test(evidence: Evidence, x: list[float], bars: list[float]) -> Evidence:
+    p_for, p_against, alpha = rank_test(x, bars), rank_test(bars, x), evidence.alpha
+    return replace(
+        evidence,
         verdict="held" if p_for <= alpha else "contradicted" if p_against <= alpha else "inconclusive",
         basis=f"exact rank test against the least effect, n = {len(x)} and {len(bars)}: "
         f"p = {p_for:.3g} for, p = {p_against:.3g} against, alpha = {alpha:g}",
@@ -113,38 +107,16 @@ def _by_test(x: list[float], bars: list[float], alpha: float) -> _Ruling:
     )
 
 
-def _by_pairs(x: list[float], bars: list[float], alpha: float) -> _Ruling:
+def _by_pairs(evidence: Evidence, x: list[float], bars: list[float]) -> Evidence:
     meeting, pairs = sum(a >= bar for a in x for bar in bars), len(x) * len(bars)
-    return _Ruling(
+    return replace(
+        evidence,
         verdict=_unanimous(meeting, pairs),
-        basis=f"effect only, n = {len(x)} and {len(bars)}: no test can reach alpha = {alpha:g}; "
-        f"use --seeds {seeds_needed(alpha)}. "
+        basis=f"effect only, n = {len(x)} and {len(bars)}: no test can reach alpha = {evidence.alpha:g}; "
+        f"use --seeds {seeds_needed(evidence.alpha)}. "
         f"Pairs of seeds that meet the least effect: {meeting} of {pairs}",
     )
 
 
 def _unanimous(favorable: int, total: int) -> Verdict:
     return "held" if favorable == total else "contradicted" if favorable == 0 else "inconclusive"
-
-
-def _record(claim: Claim, sides: list[_Side], ruling: _Ruling, diverged: tuple[str, ...]) -> Evidence:
-    excluded = f"; diverged, so counted as not meeting the claim: {', '.join(diverged)}" if diverged else ""
-    return Evidence(
-        claim=claim.id,
-        sentence=claim.sentence,
-        source=claim.source,
-        metric=claim.metric,
-        unit=claim.unit,
-        published=claim.published,
-        relation=claim.form.relation,
-        limit=claim.form.limit,
-        measured=ruling.measured,
-        seeds={side.condition: tuple(run.seed for run in side.runs) for side in sides},
-        alpha=claim.alpha,
-        p_for=ruling.p_for,
-        p_against=ruling.p_against,
-        cliffs_delta=ruling.cliffs_delta,
-        verdict=ruling.verdict,
-        basis=ruling.basis + excluded,
-        diverged=diverged,
-    )

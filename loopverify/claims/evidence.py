@@ -1,4 +1,4 @@
-"""Evidence: what the runs at hand say about one claim. The terminal, the JSON and the HTML show this record."""
+"""Evidence: what the available runs show about one claim. Terminal, JSON and HTML show this record."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from math import isfinite
 from statistics import median
 from typing import Any, Literal, Self
 
+from loopverify.claims.claim import Claim
 from loopverify.claims.expression import label
 from loopverify.claims.quantity import number, quantity
 
@@ -27,20 +28,20 @@ class Measured:
 
     @classmethod
     def of(cls, effects: list[float]) -> Self | None:
-        """The summary of the finite among some effects; None when there are none."""
+        """The summary of the finite effects; None if there are none."""
         effects = [effect for effect in effects if isfinite(effect)]
         return cls(median=median(effects), low=min(effects), high=max(effects)) if effects else None
 
     @property
     def range_text(self) -> str:
-        """Least to largest, human-readable: '301…355'; '' when they are the same."""
+        """Smallest to largest, human-readable: '301…355'; '' if they are equal."""
         low, high = number(self.low), number(self.high)
         return f"{low}…{high}" if low != high else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """One claim, what was measured, and what follows."""
+    """One claim, what was measured, and the verdict."""
 
     claim: str
     """The claim's id."""
@@ -48,37 +49,55 @@ class Evidence:
     source: str
     metric: str
     unit: str
-    """Of the effect: '×', 'nats' (per token), 'L2', 'rms' or ''."""
+    """Unit of the effect: '×', 'nats' (per token), 'L2', 'rms' or ''."""
     published: Mapping[str, float]
     """The paper's own effect by model size."""
     relation: Literal["≥", "≤"]
     limit: float
     """The least effect, or the bound."""
-    measured: Measured | None
-    """None when nothing finite was measured."""
+    measured: Measured | None = None
+    """None if nothing finite was measured."""
     seeds: Mapping[str, tuple[int, ...]]
     """The seeds of every condition compared."""
     alpha: float
-    p_for: float | None
-    """Exact one-sided p that the effect exceeds the limit; None where no test was made."""
-    p_against: float | None
+    p_for: float | None = None
+    """Exact one-sided p that the effect exceeds the limit; None if no test was made."""
+    p_against: float | None = None
     """Exact one-sided p that the effect falls short of the limit."""
-    cliffs_delta: float | None
-    """Of the two conditions themselves, at no margin."""
+    cliffs_delta: float | None = None
+    """Cliff's delta of the two conditions, without a margin."""
     verdict: Verdict
     basis: str
-    """Why this verdict, and what it rests on."""
+    """The reason for the verdict, and the data that it is based on."""
     diverged: tuple[str, ...] = ()
     """Runs whose metric is not a finite number."""
 
+    @classmethod
+    def of(cls, claim: Claim, seeds: Mapping[str, tuple[int, ...]], verdict: Verdict, basis: str) -> Self:
+        """The evidence on a claim, before any measured numbers are added."""
+        return cls(
+            claim=claim.id,
+            sentence=claim.sentence,
+            source=claim.source,
+            metric=claim.metric,
+            unit=claim.unit,
+            published=claim.published,
+            relation=claim.form.relation,
+            limit=claim.form.limit,
+            seeds=seeds,
+            alpha=claim.alpha,
+            verdict=verdict,
+            basis=basis,
+        )
+
     @property
     def n(self) -> str:
-        """Seeds per side: '3 vs 3', or '3' of one condition."""
+        """Seeds per side: '3 vs 3', or '3' for one condition."""
         return " vs ".join(str(len(seeds)) for seeds in self.seeds.values())
 
     @property
     def margin(self) -> float | None:
-        """How far the median lies inside the limit (negative: outside), in `unit`."""
+        """Distance of the median from the limit, in `unit`; negative if the limit is not met."""
         if self.measured is None:
             return None
         over = self.measured.median - self.limit
@@ -128,5 +147,5 @@ class Evidence:
 
 
 def _limit(limit: float, unit: str) -> str:
-    """A limit is a chosen number: shown as chosen, not rounded to what could be measured."""
+    """A limit, human-readable. It is a chosen number, and is not rounded like a measured one."""
     return f"×{limit:g}" if unit == "×" else f"{limit:,g} {unit}".rstrip()

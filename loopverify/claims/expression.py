@@ -19,14 +19,14 @@ def names(expression: str) -> tuple[str, ...]:
     """The one or two metrics that an expression reads.
 
     Raises:
-        InputError: it is neither a name nor a difference or ratio of two.
+        InputError: it is not a name, or a difference or ratio of two names.
     """
     first, _, second = _parts(expression)
     return (first,) if second is None else (first, second)
 
 
 def value(expression: str, metrics: Mapping[str, float]) -> float:
-    """The value of an expression, whose names must all be in `metrics`; a ratio to 0 is not a number."""
+    """The value of an expression, whose names must all be in `metrics`; a ratio to 0 is NaN."""
     first, sign, second = _parts(expression)
     if second is None:
         return metrics[first]
@@ -39,7 +39,7 @@ def unit(expression: str) -> str:
     """'L2' (norm over channels), 'rms', 'nats' (per token), '×' (a ratio), or '' for a pure number.
 
     Raises:
-        InputError: an expression of two units, or of a metric that is not of the list.
+        InputError: it has two units, or reads an unknown metric.
     """
     _, sign, _ = _parts(expression)
     units = {metric(name).unit for name in names(expression)}
@@ -53,7 +53,7 @@ def label(expression: str) -> str:
     """The expression, human-readable: '‖H_4‖₂', 'CE(1) − CE(4)'.
 
     Raises:
-        InputError: it reads a metric that is not of the list.
+        InputError: it reads an unknown metric.
     """
     _, sign, _ = _parts(expression)
     return (" − " if sign == "-" else " / ").join(written(name) for name in names(expression))

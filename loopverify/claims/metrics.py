@@ -1,8 +1,7 @@
-"""Every metric that a claim may read: the one list of their names, units, labels and sources.
+"""The list of all metrics that a claim may read, with their units, labels and sources.
 
-A name is a kind and, behind an @, what it belongs to: 'norm@4', 'a_rad@late', 'sweep_ce@0.1', 'sweep_span'. What the
-harness measures for a claim follows from the source of its metrics; a name that is not of the list is refused where a
-claim is made.
+A name consists of a kind and, after an @, its loop or factor: 'norm@4', 'a_rad@late', 'sweep_ce@0.1', 'sweep_span'. The
+source of a metric determines what the harness measures for a claim. A claim with an unknown name raises InputError.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ class Metric:
     """One kind of metric."""
 
     kind: str
-    """What stands before the @; a number at its end is written {d}."""
+    """The part of the name before the @; a number at its end is written {d}."""
     unit: str
     """'L2' (norm over channels), 'rms', 'nats' (per token), '×' (a ratio), or '' for a pure number."""
     label: str
-    """Human-readable, with {k} for what stands behind the @ and {d} for the number of its kind."""
+    """Human-readable, with {k} for the part after the @ and {d} for the number of its kind."""
     at: tuple[At, ...]
-    """What may stand behind the @: a 'state' 0..K, a 'loop' 1..K, a 'factor', 'late', or '' for nothing."""
+    """What may follow the @: a 'state' 0..K, a 'loop' 1..K, a 'factor', 'late', or '' for nothing."""
     source: str
-    """What gives it: 'training' (train.engine.evaluate), 'task' (training on a task of known depth), a measurement of
-    train.study.measurements by name, or 'choices' (probes.choices, on questions that come with no package)."""
+    """Where it is measured: 'training' (train.engine.evaluate), 'task' (training on a task of known depth), a name of
+    train.study.measurements, or 'choices' (measures.choices, on questions that no package contains)."""
     given_where: str = ""
-    """The runs that have it, where their source does not give it for every run."""
+    """The runs that have it, if its source does not give it for every run."""
 
 
 _BARE = "models with a norm in their readout"
@@ -116,7 +115,7 @@ def metric(name: str) -> Metric:
     """The kind of a metric such as 'norm@4'.
 
     Raises:
-        InputError: it is not of the list, or what stands behind its @ is not what its kind has there.
+        InputError: it is unknown, or the part after the @ does not fit its kind.
     """
     kind, _ = _parts(name)
     found = METRICS.get(_listed(kind))
@@ -132,17 +131,17 @@ def written(name: str) -> str:
     """A metric, human-readable: '‖H_4‖₂'.
 
     Raises:
-        InputError: it is not of the list.
+        InputError: it is unknown.
     """
     kind, at = _parts(name)
     return metric(name).label.format(k=at, d=kind.rpartition("_")[2])
 
 
 def check_source(source: str, given: Iterable[str]) -> None:
-    """Hold what a source gave to the list: all that the list has of it, and nothing else.
+    """Check that a source gave exactly the metrics that are listed for it.
 
     Raises:
-        RuntimeError: a metric too many or too few, which is a fault of the source and not of its user.
+        RuntimeError: a metric is missing or not listed, which is a fault of the source and not of its user.
     """
     names = list(given)
     listed = {kind for kind, one in METRICS.items() if one.source == source}

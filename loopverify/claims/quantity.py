@@ -1,4 +1,4 @@
-"""Numbers and quantities as they are written in reports."""
+"""The format of numbers and quantities in reports."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ __all__ = ["number", "quantity"]
 
 
 def number(x: float, like: float | None = None) -> str:
-    """A number at the three digits that a comparison over seeds can carry: 0.116, 37.2, 44, 39,207, 1.1e+09, 4.7e-09.
+    """A number to three digits, which a comparison over seeds can support: 0.116, 37.2, 44, 39,207, 1.1e+09, 4.7e-09.
 
-    With `like`, at the decimals of that number instead: an error as exact as what it is the error of.
+    With `like`, it has the decimals of that number instead, so that an error is as precise as its value.
     """
     size = abs(x if like is None else like)
     if not max(size, abs(x)) < 1e6:  # also inf and nan

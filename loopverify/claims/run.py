@@ -1,4 +1,4 @@
-"""Run: what one training run tells a claim, as one record that goes through JSON unchanged."""
+"""Run: the results of one training run that claims read, as a record that JSON preserves."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Run:
     """The held-out metrics of one trained model."""
 
     preset: str
-    """The study: everything its runs share but for condition and seed."""
+    """The study: everything that its runs share except condition and seed."""
     condition: str
     """Loss and readout, as in Table 2: 'per_loop/rmsnorm', 'per_loop+penalty/rmsnorm', 'terminal/raw', ..."""
     seed: int
     metrics: Mapping[str, float]
-    """By name, as in `claims.metrics`: 'norm@4', 'ce@1', ...; what an older run has besides is kept."""
+    """By name, as in `claims.metrics`: 'norm@4', 'ce@1', ...; further metrics of older runs are kept."""
     facts: Mapping[str, str] = field(default_factory=dict)
-    """What else was true of the run: dtype, device, versions, threads, text, tokens, steps, ..."""
+    """Further facts of the run: dtype, device, versions, threads, text, tokens, steps, ..."""
     key: str = ""
     """Where the run is stored."""
 
@@ -47,7 +47,7 @@ class Run:
         return f"{self.condition} seed {self.seed}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as JSON values; numbers that JSON lacks become 'nan', 'inf' and '-inf'."""
+        """The record as JSON values; infinities and NaN become 'nan', 'inf' and '-inf'."""
         return plain_dict({f.name: getattr(self, f.name) for f in fields(self)})
 
     @classmethod
@@ -55,7 +55,7 @@ class Run:
         """The run that `to_dict` describes.
 
         Raises:
-            InputError: a field is missing, unknown or of the wrong kind.
+            InputError: a field is missing, unknown or of the wrong type.
         """
         known = {f.name for f in fields(cls)}
         missing = {"preset", "condition", "seed", "metrics"} - record.keys()
@@ -75,7 +75,7 @@ class Run:
         """The run that `to_json` wrote.
 
         Raises:
-            InputError: not a JSON object, or not that of a run.
+            InputError: the text is not the JSON object of a run.
         """
         try:
             record = json.loads(text)
@@ -87,10 +87,11 @@ class Run:
 
 
 def one_study(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """`runs` by condition and seed, once it is sure that they may be compared.
+    """`runs` sorted by condition and seed, after checking that they may be compared.
 
     Raises:
-        InputError: runs of several presets, or two runs of one condition with one seed, which are not independent.
+        InputError: the runs have several presets, or two of them have the same condition and seed, and so are not
+            independent.
     """
     ordered = tuple(sorted(runs, key=lambda run: (run.condition, run.seed)))
     presets = sorted({run.preset for run in ordered})

@@ -193,15 +193,8 @@ def _shown(c: Comparison) -> list[tuple[LoopGaps | None, LoopGaps | None]]:
 def _loop(entry: LoopGaps, step: LoopGaps | None) -> str:
     change = "–" if entry.cross_entropy is None else f"{entry.cross_entropy:+.1e}"
     flips = "–" if entry.argmax_flips is None else str(entry.argmax_flips)
-    free = (
-        _error(entry.state),
-        _ulps(entry.state or entry.logits),
-        _error(entry.scale),
-        _error(entry.direction),
-        _error(entry.logits),
-        flips,
-        change,
-    )
+    state, scale, direction, logits = map(_error, (entry.state, entry.scale, entry.direction, entry.logits))
+    free = (state, _ulps(entry.state or entry.logits), scale, direction, logits, flips, change)
     forced = None if step is None else (_error(step.state), _ulps(step.state), _error(step.logits))
     return _row(str(entry.loop), free, forced)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from loopverify.errors import InputError
+from loopverify.replacing import replace_text
 
 __all__ = ["SUFFIX", "Collected", "stored_path", "write_atomically"]
 
@@ -36,19 +35,13 @@ def stored_path(module: Path, test: str, name: str = "") -> Path:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that readers, and other processes that write it, never see a part of it.
+    """Write a stored trace, see `replace_text`.
 
     Raises:
         InputError: the file cannot be written.
     """
-    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_text(path, text)
     except OSError as error:
         raise InputError(f"cannot write the stored trace {path}: {error.strerror or error}") from error
 

@@ -1,4 +1,4 @@
-"""Cached generation with any model that can decode; with keys for every (loop, layer), tokens may leave early.
+"""Cached generation with any model that can decode. Models with keys for every (loop, layer) support early exits.
 
 generated = generate(module, [[5, 2], [7, 1, 3]], max_new_tokens=8, early_exit=EarlyExit(threshold=2.0))
 """

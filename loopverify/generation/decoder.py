@@ -23,29 +23,29 @@ __all__ = ["Decoder", "Step", "decodable"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Step:
-    """What one new token of every row shows."""
+    """The result of decoding one new token per row."""
 
     logits: Tensor
     """Logits of the exit that each row took, (B, V)."""
     exits: Tensor
-    """Which one, 1..K, (B,) int64."""
+    """The exit that each row took, 1..K, (B,) int64."""
 
 
 class Decoder:
-    """A batch of sequences on their way through a model.
+    """A batch of sequences that a model continues.
 
     Args:
-        model: a LoopedTransformer, or any `Looped` with `decode`. Its training mode is the caller's business.
+        model: a LoopedTransformer, or any `Looped` with `decode`. Its training mode is left to the caller.
         rows: B.
         loops: K; the trained loops when omitted.
-        early_exit: when a token leaves early; None: all run to K.
+        early_exit: the rule for early exits; None runs every token to K.
 
     Attributes:
-        held: what is kept of the sequences, and how many tokens were put through a loop (`held.executed`).
+        held: the stored sequences and the number of loops run, summed over tokens (`held.executed`).
 
     Raises:
-        InputError: a model that cannot decode, no rows, loops below 1, an `early_exit` of another kind, or one for a
-            model whose `decode` does not step it loop by loop.
+        InputError: the model cannot decode, rows or loops are below 1, `early_exit` is not an EarlyExit, or it is given
+            for a model whose `decode` does not step it loop by loop.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Decoder:
         return Step(logits=self.held.extend(tokens[:, None])[:, -1], exits=torch.full_like(tokens, self.loops))
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with these rows alone, (R,) int64 or (B,) bool; the others cost nothing from now on."""
+        """Continue with these rows only, (R,) int64 or (B,) bool; the others cost nothing from now on."""
         self.held.keep(rows)
 
 
@@ -98,7 +98,7 @@ def decodable(model: LoopedTransformer | Looped) -> Looped:
     """The `Looped` view of a model that can decode.
 
     Raises:
-        InputError: anything else, or a view whose `decode` was declared for another embed, step or readout.
+        InputError: `model` is something else, or its `decode` was declared for another embed, step or readout.
     """
     view = model.looped() if isinstance(model, LoopedTransformer) else model
     if not isinstance(view, Looped) or view.decode is None:

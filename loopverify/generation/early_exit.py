@@ -1,14 +1,14 @@
-"""When a token leaves early, and what later tokens find in the loops that it has not run.
+"""Early exits of tokens, and the keys that later tokens see in the loops that such a token has not run.
 
 A token that leaves after loop e has no keys in the loops e + 1..K, to which later tokens that run deeper must attend.
-The paper leaves this open (Sharma & Vu 2026, appendix 17). Three rules, from exact to cheap:
+The paper leaves this open (Sharma & Vu 2026, appendix 17). There are three rules, from exact to cheap:
 
-- `recompute`: the loops are run when a later token first needs them, all tokens that are behind in one chunk. A token
-  that runs to K then sees what it would see without exits; only the loops that nobody asks for are saved.
-- `copy`: the keys and values of loop e serve the later loops, layer by layer.
-- `propagate`: keys and values of the later loops are those of the state H_e as it left (one attention per layer).
+- `recompute`: the missing loops are run when a later token first needs them, for all such tokens in one chunk. A token
+  that runs to K then sees what it would see without exits; only loops that no later token needs are saved.
+- `copy`: the later loops use the keys and values of loop e, layer by layer.
+- `propagate`: keys and values of the later loops are computed from the exit state H_e (one attention per layer).
 
-Shapes: B rows, R of them still running, V vocabulary, K loops.
+Shapes: B rows, of which R are still running, V vocabulary, K loops.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ MISSING = ("recompute", "copy", "propagate")
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyExit:
-    """A token leaves after the first loop whose confidence is above a threshold, and at the last in any case."""
+    """A token leaves after the first loop whose confidence is above a threshold, or after the last loop."""
 
     threshold: float
-    """See `halting.exit_table(..., by="token")` and `halting.calibrate` for one that keeps a perplexity budget."""
+    """`halting.exit_table(..., by="token")` and `halting.calibrate` give one that keeps a perplexity budget."""
     score: str | Score = "margin"
     """A name of `halting.SCORES`, or a score of `halting.confidence`."""
     missing: Literal["recompute", "copy", "propagate"] = "recompute"
@@ -50,10 +50,10 @@ class EarlyExit:
 
 @torch.no_grad()
 def step_with_exits(model: Looped, held: Sequences, rule: EarlyExit, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Continue every sequence by one token (B,), each as deep as the rule says.
+    """Continue every sequence by one token (B,), each up to the exit that the rule selects.
 
     Returns:
-        The logits of the exit that each row took, (B, V), and which exit, 1..K, (B,) int64.
+        The logits of the exit that each row took, (B, V), and the index of that exit, 1..K, (B,) int64.
     """
     columns = held.append(tokens[:, None])
     exits = torch.full_like(tokens, held.loops)
@@ -86,7 +86,7 @@ def step_with_exits(model: Looped, held: Sequences, rule: EarlyExit, tokens: Ten
 
 
 def _leaving(at: Arrival, rule: EarlyExit) -> tuple[Tensor, Tensor | None]:
-    """Which rows leave, (R,) bool, and the logits of all of them, (R, 1, V), if they had to be computed."""
+    """Whether each row leaves, (R,) bool, and the logits of all rows, (R, 1, V), if they had to be computed."""
     score, last = named(rule.score), at.loop == at.loops
     shown = at.model.readout(at.after, at.context, at.loop, at.loops) if last or score.wants else None
     if last:
@@ -96,7 +96,7 @@ def _leaving(at: Arrival, rule: EarlyExit) -> tuple[Tensor, Tensor | None]:
 
 
 def _fill(held: Sequences, rows: Tensor, columns: Tensor, loop: int, missing: str) -> None:
-    """Give later tokens something to find in the loops that tokens at rows (R,), columns (R, 1) have not run."""
+    """Fill in the keys of the loops that the tokens at rows (R,), columns (R, 1) have not run."""
     if loop == held.loops or missing == "recompute":
         return
     if missing == "copy":

@@ -1,9 +1,9 @@
-"""What early exits do to a model that decodes with a cache: quality, agreement with full depth, and loops run.
+"""The effect of early exits on cached decoding: quality, agreement with full depth, and loops run.
 
-Held-out text is decoded token by token, each token given (teacher forcing), so that every rule answers for the same
-contexts. The exits of a token are calibrated as those of a sequence: `halting.exit_table(..., by="token")` scores the
-exits of the full forward, `halting.calibrate` keeps a perplexity budget, and what is measured here is whether it
-survives the cache, where later tokens attend to keys that were never computed.
+Held-out text is decoded token by token with teacher forcing, so that all rules are compared on the same contexts. Exits
+per token are calibrated like exits per sequence: `halting.exit_table(..., by="token")` scores the exits of the full
+forward, and `halting.calibrate` keeps a perplexity budget. This module measures whether the budget also holds with a
+cache, where later tokens attend to keys that were never computed.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class ExitEffect:
     loops: int
     """K."""
     selected_loops: float
-    """The exit that a token took, mean."""
+    """Mean over tokens of the exit taken."""
     executed_loops: float
-    """Loops that were run for a token in the end, those made up for later included."""
+    """Mean over tokens of the loops run, including those that were run later."""
     loss: float
-    """Cross-entropy of the exits taken, nats a token."""
+    """Cross-entropy of the exits taken, nats per token."""
     full_loss: float
-    """Of the full forward at depth K, on the same tokens."""
+    """Cross-entropy of the full forward at depth K on the same tokens, nats per token."""
     agreement: float
-    """Share of tokens whose likeliest next token is that of full depth."""
+    """Share of tokens with the same most likely next token as at full depth."""
     tokens: int
-    """That count."""
+    """Number of tokens measured."""
 
     @property
     def perplexity_ratio(self) -> float:
-        """Dynamic over full-depth perplexity: what a budget bounds."""
+        """Dynamic over full-depth perplexity, which a budget bounds."""
         return perplexity(self.loss - self.full_loss)
 
 
@@ -66,13 +66,14 @@ def exit_effect(
     """Decode held-out batches with early exits, once for each rule for missing keys.
 
     Args:
-        batches: pairs (tokens, targets), each (B, T) int64, unpadded; a target of -100 is left out.
+        batches: pairs (tokens, targets), each (B, T) int64, unpadded; targets of -100 are ignored.
         early_exit: threshold and score; its own rule is replaced by each of `rules`.
         loops: K; the trained loops when omitted.
-        prefix: the first tokens of a sequence, which run at full depth and are not measured.
+        prefix: number of first tokens of each sequence that run at full depth and are not measured.
 
     Raises:
-        InputError: another model, bad batches, an unknown rule, or a prefix that leaves nothing to measure.
+        InputError: the model cannot decode, batches are invalid, a rule is unknown, or the prefix leaves no token to
+            measure.
     """
     view = decodable(model)
     pairs = batch_pairs(view, batches)
@@ -89,7 +90,7 @@ def exit_effect(
 
 
 def _full(view: Looped, tokens: Tensor, targets: Tensor, loops: int | None, prefix: int) -> tuple[Tensor, Tensor]:
-    """Losses and likeliest tokens of the full forward after the prefix, each (B, T - prefix)."""
+    """Losses and most likely tokens of the full forward after the prefix, each (B, T - prefix)."""
     trace = unroll(view, tokens, loops)
     logits = trace.logits(trace.loops)[:, prefix:]
     return token_losses(logits, targets[:, prefix:]), logits.argmax(-1)

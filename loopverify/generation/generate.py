@@ -1,13 +1,13 @@
-"""Generation with a cache: greedy or sampled, prompts of different lengths, tokens that leave early, rows that stop.
+"""Cached generation: greedy or sampled, for prompts of different lengths, with early exits and stop tokens.
 
-Shapes: B prompts, R of them still going on, N steps, V vocabulary.
+Shapes: B prompts, of which R have not stopped, N steps, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -26,82 +26,72 @@ from loopverify.readonly import untouched
 __all__ = ["PAD", "Generated", "NewTokens", "generate", "stream"]
 
 PAD = -1
-"""What follows the last token of a row that stopped: no token of any vocabulary."""
+"""Fills a row after its last token; not a token id."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NewTokens:
-    """One step: a token of every row that had not stopped."""
+    """One step: a new token for each row that has not stopped."""
 
     rows: Tensor
-    """Which prompts, (R,) int64, rising."""
+    """Indices of their prompts, (R,) int64, increasing."""
     tokens: Tensor
-    """Their new tokens, (R,) int64."""
+    """The new tokens, (R,) int64."""
     exits: Tensor
-    """The loop that each was read from, 1..K, (R,) int64."""
+    """The exit of each token, 1..K, (R,) int64."""
     executed: int
-    """Loops that were run since the beginning, counted in tokens, the prompts included."""
+    """Loops run since the beginning, summed over tokens, including those of the prompts."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Generated:
-    """What was generated, and at what depth."""
+    """The generated tokens and their depths."""
 
     tokens: Tensor
-    """The new tokens, (B, N) int64; `PAD` after the one that a row stopped with. N is the longest of `lengths`."""
+    """The new tokens, (B, N) int64, with `PAD` after a stop token. N is the largest of `lengths`."""
     exits: Tensor
-    """The loop that each was read from, 1..K, (B, N) int64; 0 at padding."""
+    """The exit of each token, 1..K, (B, N) int64; 0 at padding."""
     lengths: Tensor
-    """New tokens of each row, the one that it stopped with included, (B,) int64."""
+    """Number of new tokens of each row, including the stop token, (B,) int64."""
     executed: int
-    """Loops that were run, counted in tokens, the prompts included: more than the exits say where skipped loops had to
-    be made up for."""
+    """Loops run, summed over tokens, including those of the prompts. Exceeds the sum of `exits` where skipped loops had
+    to be run later."""
+
+
+class Options(TypedDict, total=False):
+    """The options that `generate` passes on to `stream`."""
+
+    loops: int | None
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    generator: torch.Generator | None
+    early_exit: EarlyExit | None
+    stop: int | Collection[int]
 
 
 def generate(
-    model: LoopedTransformer | Looped,
-    prompts: Prompts,
-    max_new_tokens: int,
-    *,
-    loops: int | None = None,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    generator: torch.Generator | None = None,
-    early_exit: EarlyExit | None = None,
-    stop: int | Collection[int] = (),
+    model: LoopedTransformer | Looped, prompts: Prompts, max_new_tokens: int, **options: Unpack[Options]
 ) -> Generated:
-    """Continue prompts, token by token, with a key and a value for every (loop, layer) kept.
+    """Continue prompts token by token, with cached keys and values of every (loop, layer).
 
     Args:
-        model: a LoopedTransformer, or any `Looped` with `decode`; run in evaluation mode and left as it was.
-        prompts: (B, T) int64, or B sequences of token ids of any lengths >= 1 (shorter ones are padded on the left).
-        max_new_tokens: the most that a row is continued by.
+        model: a LoopedTransformer, or any `Looped` with `decode`; run in evaluation mode and left unchanged.
+        prompts: (B, T) int64, or B sequences of token ids of any lengths >= 1 (padded on the left).
+        max_new_tokens: the largest number of new tokens per row.
         loops: K; the trained loops when omitted.
-        temperature, top_k, top_p: see `Sampling`; a temperature of 0 takes the likeliest token.
-        generator: of the samples, on the model's device; None: torch's global one.
-        early_exit: when a token leaves before loop K; for a model whose `decode` is a `models.StepwiseDecode`, as that
-            of a LoopedTransformer. Prompts run at full depth but for their last token.
-        stop: token ids with which a row ends. It leaves the batch and costs nothing from then on, and neither what the
-            other rows show nor what they draw depends on it.
+        temperature, top_k, top_p: see `Sampling`; a temperature of 0 takes the most likely token.
+        generator: generator of the samples, on the model's device; torch's global one when omitted.
+        early_exit: the rule by which tokens leave before loop K; requires a model whose `decode` is a
+            `models.StepwiseDecode`, such as a LoopedTransformer. All tokens of a prompt but the last run at full depth.
+        stop: token ids that end a row. The row leaves the batch and costs nothing from then on; the logits and random
+            draws of other rows do not depend on it.
 
     Raises:
-        InputError: a model that cannot decode so, empty prompts, tokens outside the vocabulary, bad settings.
+        InputError: the model cannot decode in this way, a prompt is empty, a token is outside the vocabulary, or an
+            option is invalid.
     """
-    steps = list(
-        stream(
-            model,
-            prompts,
-            max_new_tokens,
-            loops=loops,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            generator=generator,
-            early_exit=early_exit,
-            stop=stop,
-        )
-    )
+    steps = list(stream(model, prompts, max_new_tokens, **options))
     first = steps[0].tokens
     tokens = first.new_full((len(first), len(steps)), PAD)
     exits = torch.zeros_like(tokens)
@@ -123,8 +113,11 @@ def stream(
     early_exit: EarlyExit | None = None,
     stop: int | Collection[int] = (),
 ) -> Iterator[NewTokens]:
-    """As `generate`, each step as soon as it is there. All is checked at once, before the first token is asked for; the
-    model may be used for other things between two steps."""
+    """As `generate`, but yields each step as soon as it is computed.
+
+    Arguments are checked immediately, before the first token is requested. The model may be used otherwise between two
+    steps.
+    """
     check_count("max_new_tokens", max_new_tokens)
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     view = decodable(model)
@@ -152,7 +145,7 @@ def _steps(
     for _ in range(most):
         with untouched(decoder.model):
             step = decoder.step(last)
-        # A number for every row there was, so that those that are left draw what they would have drawn.
+        # One number for every initial row, so that the draws of a row do not depend on which other rows have stopped.
         uniform = torch.rand(B, generator=generator, device=rows.device)[rows] if sampling.temperature else None
         last = sampling.choose(step.logits, uniform)
         yield NewTokens(rows=rows, tokens=last, exits=step.exits, executed=decoder.held.executed)

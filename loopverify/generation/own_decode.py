@@ -1,4 +1,4 @@
-"""Sequences that a model continues by its own `decode`, whose cache only the model can read: all loops in one call.
+"""Sequences continued by a model's own `decode`, which runs all loops in one call and has an opaque cache.
 
 Shapes: B rows, t new tokens, V vocabulary.
 """
@@ -15,7 +15,7 @@ __all__ = ["OwnCaches"]
 
 
 class OwnCaches:
-    """A batch of sequences, each with a cache of its own: `decode` knows no padding, and its caches lose no rows."""
+    """A batch of sequences with one cache each, since `decode` has no padding and its caches cannot drop rows."""
 
     def __init__(self, model: Looped, rows: int, loops: int) -> None:
         self.loops, self.executed = loops, 0

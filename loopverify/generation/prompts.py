@@ -1,6 +1,6 @@
-"""Prompts of different lengths as one batch, each token looked at first.
+"""Prompts of different lengths as one batch, after checking every token.
 
-Shapes: B prompts, T tokens of the longest.
+Shapes: B prompts, T tokens in the longest one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Prompts = Tensor | Sequence[Tensor | Sequence[int]]
 
 
 def token_range(vocab_size: int | None) -> tuple[float, str]:
-    """The largest token id, and the range in words; a vocabulary of unknown size has no largest one."""
+    """The largest token id and the range as text; the id is infinite if the size of the vocabulary is unknown."""
     if vocab_size is None:
         return math.inf, "0 and above"
     return vocab_size - 1, f"0..{vocab_size - 1} for a vocabulary of {vocab_size}"
@@ -30,7 +30,7 @@ def padded(prompts: Prompts, vocab_size: int | None, device: torch.device | None
     """Prompts as one batch, padded on the left with token 0: (B, T) int64, and a mask (B, T) bool, True at real tokens.
 
     Raises:
-        InputError: no prompts, an empty one, or a token outside the vocabulary.
+        InputError: there are no prompts, a prompt is empty, or a token is outside the vocabulary.
     """
     rows = [_row(place, prompt, vocab_size, device) for place, prompt in enumerate(_listed(prompts))]
     if not rows:
@@ -52,7 +52,7 @@ def _listed(prompts: Any) -> list[object]:
 
 
 def _row(place: int, prompt: object, vocab_size: int | None, device: torch.device | None) -> Tensor:
-    """A prompt on its own, (T,)."""
+    """One prompt, (T,), checked."""
     try:
         row = torch.as_tensor(prompt, device=device)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -1,6 +1,6 @@
-"""From logits to the next token: the likeliest one, or a draw from some of them.
+"""From logits to the next token: the most likely one, or a random draw.
 
-A draw is one uniform number a row, so that what one row draws does not depend on which other rows are still there.
+A draw uses one uniform number per row, so that it does not depend on which other rows are still in the batch.
 
 Shapes: B rows, V vocabulary.
 """
@@ -19,21 +19,21 @@ __all__ = ["Sampling"]
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How a token is chosen. Temperature first, then the `top_k` likeliest, then `top_p` of what they weigh."""
+    """How a token is chosen: first temperature, then `top_k`, then `top_p` of the remaining probability."""
 
     temperature: float = 0.0
-    """0 takes the likeliest token; otherwise logits are divided by it."""
+    """0 takes the most likely token; otherwise logits are divided by it."""
     top_k: int | None = None
-    """So many likeliest tokens; None: all."""
+    """Number of most likely tokens to sample from; None: all."""
     top_p: float | None = None
-    """The fewest likeliest tokens that have at least this probability together (nucleus sampling, arXiv:1904.09751);
-    None: all."""
+    """Sample from the smallest set of most likely tokens whose total probability is at least this (nucleus sampling,
+    arXiv:1904.09751); None: all."""
 
     def __post_init__(self) -> None:
         check_number(
             "temperature",
             self.temperature,
-            "0 (the likeliest token) or a positive number",
+            "0 (the most likely token) or a positive number",
             lambda temperature: 0 <= temperature < math.inf,
         )
         if self.top_k is not None:
@@ -43,10 +43,10 @@ class Sampling:
             check_number("top_p", self.top_p, expected, lambda p: 0 < p <= 1)
 
     def choose(self, logits: Tensor, uniform: Tensor | None) -> Tensor:
-        """A token for every row of logits (B, V), (B,) int64.
+        """One token for each row of logits (B, V), (B,) int64.
 
         Args:
-            uniform: a random number in [0, 1) for each, (B,); None: the likeliest tokens.
+            uniform: a random number in [0, 1) for each row, (B,); None takes the most likely tokens.
         """
         if uniform is None:
             return logits.argmax(-1)
@@ -62,6 +62,6 @@ class Sampling:
 
 
 def _drawn(weights: Tensor, uniform: Tensor) -> Tensor:
-    """The place in each row of weights (B, n) at which its share `uniform` of their sum is passed, (B, 1) int64."""
+    """The first index in each row of weights (B, n) whose cumulative share exceeds `uniform`, (B, 1) int64."""
     reached = weights.double().cumsum(-1)
     return (reached <= uniform[:, None].double() * reached[:, -1:]).sum(-1, keepdim=True)

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 
 import torch
 
-from loopverify.arguments import IGNORE
+from loopverify.arguments import IGNORE, check_count
 from loopverify.errors import InputError
 from loopverify.looped import Looped, unroll
 from loopverify.measures.held_out import check_looped
 from loopverify.measures.per_token import token_losses
 from loopverify.measures.questions import Question
+from loopverify.models.decoding import device_of
 from loopverify.readonly import untouched
 
 __all__ = ["Answer", "ChoiceScores", "score_choices"]
@@ -133,11 +134,9 @@ def score_choices(
     questions = tuple(questions)
     if not questions:
         raise InputError("no questions; expected at least one")
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; expected an integer >= 1, the sequences per run")
+    check_count("batch_size", batch_size, "an integer >= 1, the sequences per run")
     loops = model.trained_loops if loops is None else loops
-    if device is None:
-        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    device = device_of(model) if device is None else device
     nlls = [[math.nan] * len(question.choices) for question in questions]
     for batch in _batches(list(_sequences(questions, max_tokens)), batch_size):
         with untouched(model, seed), torch.no_grad():

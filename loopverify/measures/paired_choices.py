@@ -16,17 +16,11 @@ __all__ = ["PairedAccuracy", "PairedChoices", "PairedMean", "compare_choices"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairedAccuracy:
-    """The accuracies of two models, and an exact test of the questions on which they disagree."""
+class _Pair:
+    """One number of each of two models."""
 
     first: float
-    """Macro accuracy: the mean over tasks."""
     second: float
-    only_first: int
-    """Number of questions that only the first model answered correctly."""
-    only_second: int
-    p: float
-    """Exact two-sided p of McNemar's test over all questions."""
 
     @property
     def change(self) -> float:
@@ -35,18 +29,22 @@ class PairedAccuracy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairedMean:
+class PairedAccuracy(_Pair):
+    """Macro accuracies (means over tasks) of two models, and an exact test of the questions on which they differ."""
+
+    only_first: int
+    """Number of questions that only the first model answered correctly."""
+    only_second: int
+    p: float
+    """Exact two-sided p of McNemar's test over all questions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedMean(_Pair):
     """The means of two models over questions, and a bootstrap interval of their difference."""
 
-    first: float
-    second: float
     interval: tuple[float, float]
     """Bootstrap interval of `change`, by resampling questions."""
-
-    @property
-    def change(self) -> float:
-        """Second minus first."""
-        return self.second - self.first
 
     @property
     def separated(self) -> bool:
@@ -100,34 +98,22 @@ def compare_choices(
         )
         return PairedMean(first=_mean(a), second=_mean(b), interval=interval)
 
+    def accuracies(overall: Callable[[ChoiceScores], float], right: Callable[[Answer], bool]) -> PairedAccuracy:
+        both = [(right(a), right(b)) for a, b in zip(first.answers, second.answers, strict=True)]
+        alone = both.count((True, False)), both.count((False, True))
+        return PairedAccuracy(
+            first=overall(first), second=overall(second), only_first=alone[0], only_second=alone[1], p=mcnemar(*alone)
+        )
+
     return PairedChoices(
         models=(first.model, second.model),
         questions=len(first.answers),
         confidence=confidence,
-        accuracy=_accuracy(first.accuracy, second.accuracy, _right(first, second, lambda answer: answer.right)),
-        normalized_accuracy=_accuracy(
-            first.normalized_accuracy,
-            second.normalized_accuracy,
-            _right(first, second, lambda answer: answer.right_normalized),
-        ),
+        accuracy=accuracies(lambda scores: scores.accuracy, lambda answer: answer.right),
+        normalized_accuracy=accuracies(lambda scores: scores.normalized_accuracy, lambda a: a.right_normalized),
         candidate_nll=means(lambda answer: answer.candidate_nll),
         margin=means(lambda answer: answer.margin),
         gold_probability=means(lambda answer: answer.gold_probability),
-    )
-
-
-def _right(first: ChoiceScores, second: ChoiceScores, of: Callable[[Answer], bool]) -> list[tuple[bool, bool]]:
-    return [(of(a), of(b)) for a, b in zip(first.answers, second.answers, strict=True)]
-
-
-def _accuracy(first: float, second: float, right: list[tuple[bool, bool]]) -> PairedAccuracy:
-    only_first, only_second = right.count((True, False)), right.count((False, True))
-    return PairedAccuracy(
-        first=first,
-        second=second,
-        only_first=only_first,
-        only_second=only_second,
-        p=mcnemar(only_first, only_second),
     )
 
 

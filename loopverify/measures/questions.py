@@ -8,7 +8,7 @@ Lists of token ids may stand for texts, and "task" may be omitted.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,12 +96,8 @@ def _question(line: str, encode: Encode | None) -> Question:
     if not isinstance(task, str):
         raise InputError(f"task is {task!r}; expected a name")
     context = _ids("context", entry["context"], encode)
-    return Question(context=context, choices=tuple(_choices(choices, encode)), gold=gold, task=task)
-
-
-def _choices(choices: Sequence[object], encode: Encode | None) -> Iterator[tuple[int, ...]]:
-    for place, choice in enumerate(choices):
-        yield _ids(f"choice {place}", choice, encode)
+    ids = tuple(_ids(f"choice {place}", choice, encode) for place, choice in enumerate(choices))
+    return Question(context=context, choices=ids, gold=gold, task=task)
 
 
 def _ids(name: str, value: object, encode: Encode | None) -> tuple[int, ...]:

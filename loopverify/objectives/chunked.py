@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from loopverify.arguments import check_count
 from loopverify.errors import InputError
 from loopverify.looped import Looped, Trace
 from loopverify.objectives.eager_gradients import Cut, Gradients
@@ -48,8 +49,8 @@ def weighted_sum(trace: Trace, targets: Tensor, weights: Mapping[int, Tensor], c
         weights: exit (1..K) -> (B, T), the weight of each token's cross-entropy (nats); zero ignores a token.
 
     Raises:
-        InputError: chunk_tokens below 1, a readout that does not accept chunks, or one that also depends on a tensor
-            computed from another state.
+        InputError: chunk_tokens is not an integer >= 1, or a readout does not accept chunks or also depends on a
+            tensor computed from another state.
     """
     check_chunk_tokens(chunk_tokens)
     # A graph break: torch.compile cannot trace autograd calls and hooks of the forward pass.
@@ -60,8 +61,8 @@ def weighted_sum(trace: Trace, targets: Tensor, weights: Mapping[int, Tensor], c
 
 def check_chunk_tokens(chunk_tokens: int | None) -> None:
     """Raise InputError unless `chunk_tokens` is an integer >= 1, or None."""
-    if chunk_tokens is not None and chunk_tokens < 1:
-        raise InputError(f"chunk_tokens is {chunk_tokens!r}; expected an integer >= 1, or None for the plain form")
+    if chunk_tokens is not None:
+        check_count("chunk_tokens", chunk_tokens, "an integer >= 1, or None for the plain form")
 
 
 def _compute(trace: Trace, targets: Tensor, weights: Mapping[int, Tensor], chunk_tokens: int) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from loopverify.report.measured_rows import Row
 from loopverify.report.report import Report, build
-from loopverify.report.text import TerminalRow
 from loopverify.report.write import write
 
-__all__ = ["Report", "Row", "TerminalRow", "build", "write"]
+__all__ = ["Report", "Row", "build", "write"]

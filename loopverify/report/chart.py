@@ -30,9 +30,9 @@ class Chart:
     title: str
     x_label: str
     y_label: str
-    log: bool
+    log: bool = False
     """Whether y is logarithmic."""
-    whole_x: bool
+    whole_x: bool = False
     """Whether x is a small integer: a loop, an exit."""
     lines: tuple[Line, ...]
     log_x: bool = False

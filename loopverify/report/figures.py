@@ -7,6 +7,7 @@ import io
 import itertools
 import math
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from loopverify.errors import MissingDependencyError
@@ -15,7 +16,7 @@ from loopverify.report.chart import Chart, Line
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw"]
+__all__ = ["draw", "svg"]
 
 _INK = "#010203"  # used for nothing else, so that it can be replaced by the page's color
 # Distinguishable on light and dark pages. Warm: scale hidden from the loss; cold: scale under control.
@@ -44,6 +45,16 @@ def draw(chart: Chart, preset: str) -> str:
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
+    style = _STYLE | {"svg.hashsalt": chart.name}
+    return _inline(svg(lambda axes: _fill(axes, chart, preset), (8.2, 3.7), style), chart)
+
+
+def svg(fill: Callable[[Axes], None], size: tuple[float, float], style: Any) -> str:
+    """A figure of `size` inches as the text of an SVG file; `style` are settings of matplotlib.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -52,12 +63,12 @@ def draw(chart: Chart, preset: str) -> str:
             "matplotlib is not installed; the figures of a report need it. "
             "Install it with: pip install 'loopverify[report]'"
         ) from error
-    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": chart.name}):
-        figure = Figure(figsize=(8.2, 3.7), layout="constrained")
-        _fill(figure.add_subplot(), chart, preset)
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=size, layout="constrained")
+        fill(figure.add_subplot())
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return _inline(file.getvalue(), chart)
+    return file.getvalue()
 
 
 def _fill(axes: Axes, chart: Chart, preset: str) -> None:

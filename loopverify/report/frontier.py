@@ -58,8 +58,6 @@ def _against_speed(name: str, *, title: str, x_label: str, lines: Iterable[Line]
         title=title,
         x_label=x_label,
         y_label="perplexity",
-        log=False,
-        whole_x=False,
         lines=tuple(lines),
         log_x=log_x,
         points=True,

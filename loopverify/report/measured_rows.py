@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean, stdev
-from typing import Any
 
 from loopverify.claims import Run
 from loopverify.claims.p1 import published
 from loopverify.claims.p1.conditions import TABLE_2_ROWS
 from loopverify.claims.quantity import number
+from loopverify.claims.template import by_size
 
 __all__ = ["Row", "Spread", "by_condition", "last_loop", "measured_rows"]
 
@@ -53,16 +53,6 @@ class Row:
     published_perplexity: Mapping[str, float]
     """The paper's perplexity of exit 4 by model size."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """The row as JSON values (which may not be finite)."""
-        plain = {name: getattr(self, name) for name in ("condition", "seeds", "perplexity", "diverged")}
-        return plain | {
-            "norm": None if self.norm is None else asdict(self.norm),
-            "metrics": dict(self.metrics),
-            "published_norm": {size: asdict(norm) for size, norm in self.published_norm.items()},
-            "published_perplexity": dict(self.published_perplexity),
-        }
-
 
 def by_condition(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """The runs of every condition, in the order of Table 2, followed by other conditions."""
@@ -97,8 +87,8 @@ def _row(condition: str, runs: list[Run], loops: int) -> Row:
             if all(name in run.metrics for run in runs)
         },
         diverged=tuple(seed for seed, norm in norms.items() if not math.isfinite(norm)),
-        published_norm=published.by_size(lambda size: _published_norm(condition, size)),
-        published_perplexity=published.by_size(lambda size: published.entry("T2", size, condition, "ppl")),
+        published_norm=by_size(lambda size: _published_norm(condition, size)),
+        published_perplexity=by_size(lambda size: published.entry("T2", size, condition, "ppl")),
     )
 
 

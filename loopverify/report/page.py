@@ -42,10 +42,10 @@ def page(report: Record) -> str:
         # The only markup that is not escaped: it is drawn here, and `draw` escapes its strings.
         figures=[(chart, Markup(draw(chart, report.preset))) for chart in report.charts],
         marks=_MARKS,
-        papers={study: source for study, source in _PAPERS.items() if _cited(report, study)},
+        papers={
+            study: source
+            for study, source in _PAPERS.items()
+            if any(e.source.startswith(study) for e in report.evidence)
+        },
         version=__version__,
     )
-
-
-def _cited(report: Record, study: str) -> bool:
-    return any(evidence.source.startswith(study) for evidence in report.evidence)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from types import MappingProxyType
 
 from loopverify import __version__
@@ -16,7 +15,7 @@ from loopverify.report.markdown import markdown
 from loopverify.report.measured_rows import last_loop, measured_rows
 from loopverify.report.page import page
 from loopverify.report.study import Record
-from loopverify.report.text import TerminalRow, plain, terminal_rows
+from loopverify.report.text import plain
 
 __all__ = ["Report", "build"]
 
@@ -34,9 +33,9 @@ class Report(Record):
             "counts": self.counts,
             "strength": self.strength,
             "evidence": [evidence.to_dict() for evidence in self.evidence],
-            "rows": [row.to_dict() for row in self.rows],
-            "charts": [asdict(chart) for chart in self.charts],
-            "facts": dict(self.facts),
+            "rows": self.rows,
+            "charts": self.charts,
+            "facts": self.facts,
         }
         return json.dumps(plain_dict(record), indent=1, allow_nan=False, ensure_ascii=False)
 
@@ -51,10 +50,6 @@ class Report(Record):
     def to_markdown(self) -> str:
         """The claims as a Markdown table."""
         return markdown(self)
-
-    def to_terminal_rows(self) -> tuple[TerminalRow, ...]:
-        """One row per claim, as plain strings, for any kind of table."""
-        return terminal_rows(self)
 
     def to_text(self, width: int = 100) -> str:
         """The record as plain text, in lines of at most `width` characters (longer words are not broken)."""

@@ -4,35 +4,15 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from loopverify.claims import Evidence
 from loopverify.claims.quantity import number
 from loopverify.report.measured_rows import Row
 from loopverify.report.study import Record
 
-__all__ = ["TerminalRow", "plain", "summary", "table_columns", "terminal_rows"]
+__all__ = ["plain", "summary", "table_columns"]
 
 _INDENT = " " * 14
-
-
-class TerminalRow(NamedTuple):
-    """One claim in a table; field names are headings."""
-
-    claim: str
-    source: str
-    paper: str
-    measured: str
-    n: str
-    verdict: str
-
-
-def terminal_rows(report: Record) -> tuple[TerminalRow, ...]:
-    """One row per claim."""
-    return tuple(
-        TerminalRow(e.claim, e.source, e.published_text, f"{e.measured_text}, {e.required_text}", e.n, e.verdict)
-        for e in report.evidence
-    )
 
 
 def summary(report: Record) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
+from loopverify.replacing import replace_text
 from loopverify.report.report import Report
 
 __all__ = ["write"]
@@ -21,17 +21,7 @@ def write(report: Report, folder: str | os.PathLike[str]) -> tuple[Path, Path, P
         MissingDependencyError: jinja2 or matplotlib is not installed; nothing is written.
     """
     views = {"html": report.to_html(), "json": report.to_json(), "md": report.to_markdown()}
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    html, json, md = (_put(place / f"report.{suffix}", text) for suffix, text in views.items())
+    html, json, md = (Path(folder) / f"report.{suffix}" for suffix in views)
+    for path, text in zip((html, json, md), views.values(), strict=True):
+        replace_text(path, text)
     return html, json, md
-
-
-def _put(path: Path, text: str) -> Path:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path

@@ -192,7 +192,7 @@ def test_a_file_that_is_no_report_is_refused(tmp_path: Path, copy: Path, capsys:
 
 def test_what_a_claim_requires_is_the_registry_s(monkeypatch: pytest.MonkeyPatch) -> None:
     claim = CLAIMS["P1.T2.drift.per_loop.vs_raw"]
-    other = replace(claim, form=replace(claim.form, least=40.0))  # type: ignore[type-var]
+    other = replace(claim, form=replace(claim.form, limit=40.0))  # type: ignore[type-var]
     results = Results.read(ROOT, "tiny")
     assert results.evidence(claim).required_text == "≥ ×30"
     with pytest.raises(InputError, match="was judged against ≥ 30, but requires ≥ 40; run the study again"):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from loopverify.claims.p1 import published
-from loopverify.claims.p1.conditions import Condition
 from loopverify.claims.quantity import number
+from loopverify.claims.template import Condition
 
 __all__ = ["Cell", "Column", "Row", "Table"]
 

@@ -17,8 +17,8 @@ from loopverify.claims.p1.conditions import (
     TABLE_2_ROWS,
     TERMINAL_RAW,
     TERMINAL_RMSNORM,
-    Condition,
 )
+from loopverify.claims.template import Condition
 from loopverify.errors import unknown
 from train.study.layout import Column, Row, Table
 

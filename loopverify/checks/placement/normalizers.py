@@ -26,7 +26,8 @@ NEAR_LIMIT = 0.2
 """The output differs by less than this from that at a large scale: such an epsilon reduces it by 0.14. This excludes a
 softmax, which is nearly constant for small inputs and for large ones, but not the same."""
 LARGE_SCALE = 1e-3
-"""The outputs at rms 1e3 and 1e4 differ by less than this: there, any epsilon is negligible."""
+"""The outputs at rms 1e3 and 1e4 differ by less than this: there, any epsilon is negligible. (In float16 both are
+smaller if the largest channel would overflow.)"""
 
 
 def could_normalize(module: nn.Module) -> bool:
@@ -66,10 +67,12 @@ def normalizes(module: nn.Module, given: Tensor) -> bool:
     if not bool((size > 0).any()):
         return False
     unit = (wide / size.clamp_min(torch.finfo(wide.dtype).tiny)).to(given.dtype)
+    # Half the largest finite number leaves room for the gain; only float16 is so narrow that this is below 1e4.
+    top = min(1e4, torch.finfo(given.dtype).max / (2 * float(unit.abs().max())))
     try:
         with torch.no_grad():
             here, doubled, low, high, other = (
-                module(x) for x in (given, 2 * given, 1e3 * unit, 1e4 * unit, given.flip(-1))
+                module(x) for x in (given, 2 * given, top / 10 * unit, top * unit, given.flip(-1))
             )
     except (RuntimeError, TypeError, ValueError):
         return False  # it does not accept every tensor of this shape

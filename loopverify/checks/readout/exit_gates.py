@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from loopverify.checks.check import check
-from loopverify.checks.result import Finding, NotApplicableError, at_most, first_failing
+from loopverify.checks.result import Finding, NotApplicableError, at_most, none
 from loopverify.checks.subject import Subject, exactly
 from loopverify.looped import Trace
 
@@ -39,16 +39,12 @@ def _probabilities(trace: Trace) -> Tensor:
 
 
 @check(needs=("exit_probabilities",))
-def exit_probabilities(subject: Subject) -> Finding:
+def exit_probabilities(subject: Subject) -> Iterator[Finding]:
     """Exit probabilities that are not a distribution over the exits of each token: out of range, or a sum that is
     not 1."""
     dtype = torch.promote_types(subject.dtype, torch.float32)
-
-    def findings() -> Iterator[Finding]:
-        for scale, trace in _scaled(_gated(subject)):
-            yield from _distribution(trace, torch.finfo(dtype).eps, f"with states times {scale:g}")
-
-    return first_failing(findings())
+    for scale, trace in _scaled(_gated(subject)):
+        yield from _distribution(trace, torch.finfo(dtype).eps, f"with states times {scale:g}")
 
 
 def _distribution(trace: Trace, eps: float, where: str) -> Iterator[Finding]:
@@ -59,9 +55,8 @@ def _distribution(trace: Trace, eps: float, where: str) -> Iterator[Finding]:
         "cause": "the last exit does not take the rest, or the products are computed in half precision",
         "remedy": "give the last exit the rest, and compute gates and probabilities in float32",
     }
-    yield at_most(
-        float(tuple(p.shape) != expected),
-        0,
+    yield none(
+        tuple(p.shape) != expected,
         "wrong shapes",
         fault=f"exit probabilities of shape {tuple(p.shape)}, expected (B, T, K) = {expected}",
         cause="one probability per row, or a number of exits fixed by the configuration",
@@ -78,25 +73,21 @@ def _distribution(trace: Trace, eps: float, where: str) -> Iterator[Finding]:
 
 
 @check(needs=("exit_probabilities",), presupposes=(exit_probabilities,))
-def exit_half_precision(subject: Subject) -> Finding:
+def exit_half_precision(subject: Subject) -> Iterator[Finding]:
     """Exit probabilities that do not sum to 1 once the model runs in bfloat16."""
     model, _ = subject.in_dtype(torch.bfloat16)
     trace = subject.unroll(loops=LOOPS, model=model)
-
-    def findings() -> Iterator[Finding]:
-        for scale, scaled in _scaled(trace):
-            p = _probabilities(scaled)
-            yield at_most(
-                float((exactly(p).sum(-1) - 1).abs().max()),
-                4 * LOOPS * torch.finfo(torch.float32).eps,  # that of float32 for every model, see `_distribution`
-                "probability",
-                fault=f"in bfloat16, with states times {scale:g}, exit probabilities do not sum to 1",
-                cause="the gate, its products or their running sum are computed in bfloat16",
-                remedy="compute gates and probabilities in float32 regardless of the dtype of the states",
-                note="exit probabilities sum to 1 in bfloat16",
-            )
-
-    return first_failing(findings())
+    for scale, scaled in _scaled(trace):
+        p = _probabilities(scaled)
+        yield at_most(
+            float((exactly(p).sum(-1) - 1).abs().max()),
+            4 * LOOPS * torch.finfo(torch.float32).eps,  # that of float32 for every model, see `_distribution`
+            "probability",
+            fault=f"in bfloat16, with states times {scale:g}, exit probabilities do not sum to 1",
+            cause="the gate, its products or their running sum are computed in bfloat16",
+            remedy="compute gates and probabilities in float32 regardless of the dtype of the states",
+            note="exit probabilities sum to 1 in bfloat16",
+        )
 
 
 def _choices(trace: Trace, threshold: float) -> Tensor:
@@ -117,9 +108,8 @@ def exit_threshold(subject: Subject) -> Finding:
         if c.dtype != torch.int64 or tuple(c.shape) != expected or int(c.min()) < 1 or int(c.max()) > trace.loops
     ]
     example = (wrong or chosen)[0]
-    form = at_most(
-        float(len(wrong)),
-        0,
+    form = none(
+        len(wrong),
         "thresholds",
         fault=f"chosen exits are {example.dtype} {tuple(example.shape)} in {int(example.min())}.."
         f"{int(example.max())}, expected int64 {expected} in 1..{trace.loops}",
@@ -132,9 +122,8 @@ def exit_threshold(subject: Subject) -> Finding:
     earlier, later = int((steps < 0).sum()), int((steps > 0).sum())
     # A higher threshold on a probability means later exits; one on a distance may mean earlier ones.
     reversed_ = earlier if trace.model.exit_probabilities is not None else min(earlier, later)
-    return at_most(
-        float(reversed_),
-        0,
+    return none(
+        reversed_,
         "tokens",
         fault="a higher threshold makes tokens exit earlier",
         cause="the threshold is compared with the wrong quantity, or the running sum is not monotonic",
@@ -144,26 +133,21 @@ def exit_threshold(subject: Subject) -> Finding:
 
 
 @check(needs=("choose_exit", "exit_probabilities"))
-def never_exit_early(subject: Subject) -> Finding:
+def never_exit_early(subject: Subject) -> Iterator[Finding]:
     """A threshold of 1.0 at which tokens exit before the last loop, because rounded probabilities reach 1 early."""
-
-    def findings() -> Iterator[Finding]:
-        yield from _early(_gated(subject), str(subject.dtype))
-        try:
-            model, _ = subject.in_dtype(torch.bfloat16)
-        except NotApplicableError:
-            return
-        yield from _early(subject.unroll(loops=LOOPS, model=model), "torch.bfloat16")
-
-    return first_failing(findings())
+    yield from _early(_gated(subject), str(subject.dtype))
+    try:
+        model, _ = subject.in_dtype(torch.bfloat16)
+    except NotApplicableError:
+        return
+    yield from _early(subject.unroll(loops=LOOPS, model=model), "torch.bfloat16")
 
 
 def _early(trace: Trace, dtype: str) -> Iterator[Finding]:
     for scale, scaled in _scaled(trace):
         share = float((_choices(scaled, 1.0) < trace.loops).float().mean())
-        yield at_most(
+        yield none(
             share,
-            0,
             "of the tokens",
             fault=f"in {dtype}, with states times {scale:g}, a threshold of 1.0 exits early",
             cause="a strong gate rounds to 1, or the running sum of rounded probabilities reaches 1 before the end",

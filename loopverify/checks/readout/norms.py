@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from loopverify.checks.calls import recorded
+from loopverify.checks.placement.normalizers import could_normalize
 from loopverify.checks.subject import Subject, exactly
 
 __all__ = ["Norm", "norms_of"]
@@ -73,7 +74,7 @@ class Norm:
 
 def norms_of(subject: Subject) -> list[Norm]:
     """The distinct norms that a run of the subject calls."""
-    with recorded(_may_normalize) as calls:
+    with recorded(could_normalize) as calls:
         trace = subject.unroll(loops=1)
         trace.logits(1)
     names = {module: name for root in subject.model.modules() for name, module in root.named_modules()}
@@ -84,10 +85,6 @@ def norms_of(subject: Subject) -> list[Norm]:
         if (norm := _recognize(subject, module, name, width)) is not None:
             found.append(norm)
     return found
-
-
-def _may_normalize(module: nn.Module) -> bool:
-    return not list(module.children()) and all(p.ndim <= 1 for p in module.parameters())
 
 
 def _recognize(subject: Subject, module: nn.Module, name: str, width: int) -> Norm | None:

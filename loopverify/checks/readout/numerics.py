@@ -76,7 +76,6 @@ def half_precision_trajectory(subject: Subject) -> Finding:
     return at_most(
         typical[worst],
         limit,
-        "relative",
         fault=f"in bfloat16, H_{worst} differs from the run in {subject.dtype} by more than rounding explains",
         cause="a difference of two large numbers, a long sum in half precision, or an overflow",
         remedy="keep the state (the residual stream) and its sums in float32",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from loopverify.checks.check import check
-from loopverify.checks.result import Finding, NotApplicableError, at_least, at_most, first_failing
+from loopverify.checks.result import Finding, NotApplicableError, at_least, at_most
 from loopverify.checks.subject import Subject, exactly
 from loopverify.checks.substitute import trainable, with_tensors
 from loopverify.errors import unknown
@@ -31,30 +31,25 @@ QUANTITIES: Mapping[str, Callable[[int], float]] = {
 
 
 @check(needs=("reports",))
-def units(subject: Subject) -> Finding:
+def units(subject: Subject) -> Iterator[Finding]:
     """A reported number in a unit other than its name says: d * a_rad for a_rad, an L2 norm for an rms."""
     d = subject.width
     state = torch.full((1, 2, d), SCALE, dtype=subject.dtype, device=subject.device)
     update = torch.full_like(state, RADIAL)
-
-    def findings() -> Iterator[Finding]:
-        for name, report in subject.model.reports.items():
-            if name not in QUANTITIES:
-                raise unknown("reported quantity", name, QUANTITIES)
-            value = report(state, update) if name == "a_rad" else report(state)
-            expected = QUANTITIES[name](d)
-            ratio = float(exactly(torch.as_tensor(value)).mean()) / expected
-            yield at_most(
-                abs(ratio - 1),
-                subject.rounding,
-                "relative",
-                fault=f"the reported '{name}' is {ratio:.4g} times the definition{_unit(ratio, d)}",
-                cause="a sum over channels where the definition has a mean, or a missing square root",
-                remedy="divide by d (a_rad, mean square) or by sqrt(d) (rms), and print the unit with the number",
-                note=f"{', '.join(subject.model.reports)}: as defined",
-            )
-
-    return first_failing(findings())
+    for name, report in subject.model.reports.items():
+        if name not in QUANTITIES:
+            raise unknown("reported quantity", name, QUANTITIES)
+        value = report(state, update) if name == "a_rad" else report(state)
+        expected = QUANTITIES[name](d)
+        ratio = float(exactly(torch.as_tensor(value)).mean()) / expected
+        yield at_most(
+            abs(ratio - 1),
+            subject.rounding,
+            fault=f"the reported '{name}' is {ratio:.4g} times the definition{_unit(ratio, d)}",
+            cause="a sum over channels where the definition has a mean, or a missing square root",
+            remedy="divide by d (a_rad, mean square) or by sqrt(d) (rms), and print the unit with the number",
+            note=f"{', '.join(subject.model.reports)}: as defined",
+        )
 
 
 def _unit(ratio: float, d: int) -> str:
@@ -73,42 +68,36 @@ PENALTY_LIMIT = 1e-2
 
 
 @check(explained_by=("truncated_gradient",))
-def penalty_gradient(subject: Subject) -> Finding:
+def penalty_gradient(subject: Subject) -> Iterator[Finding]:
     """A norm penalty computed without gradient: it is logged and has no effect."""
     if torch.finfo(subject.dtype).eps > NUDGE * PENALTY_LIMIT:
         raise NotApplicableError(f"{subject.dtype} cannot show a change of {NUDGE:g}; check the model in float32")
     penalty = subject.model.penalty or norm_penalty
     states = tuple(state.detach().requires_grad_() for state in subject.trace.states)
     trace = replace(subject.trace, states=states, grad=True)
-
-    def findings() -> Iterator[Finding]:
-        value = penalty(trace)
-        gradients = (
-            torch.autograd.grad(value, states, materialize_grads=True, allow_unused=True)
-            if value.requires_grad
-            else [torch.zeros_like(state) for state in states]
+    value = penalty(trace)
+    gradients = (
+        torch.autograd.grad(value, states, materialize_grads=True, allow_unused=True)
+        if value.requires_grad
+        else [torch.zeros_like(state) for state in states]
+    )
+    for k in range(1, trace.loops + 1):
+        by_autograd = float((gradients[k] * states[k].detach()).sum())
+        by_value = _change(penalty, trace, k)
+        # If this state contributes little to the value, the difference quotient is mostly rounding.
+        noise = abs(float(value.detach())) * torch.finfo(subject.dtype).eps / (NUDGE * PENALTY_LIMIT)
+        yield at_most(
+            abs(by_autograd - by_value) / max(abs(by_value), abs(by_autograd), noise, torch.finfo(subject.dtype).tiny),
+            PENALTY_LIMIT,
+            fault=f"the radial gradient of the norm penalty at H_{k} is {by_autograd:.3g}, but its value changes "
+            f"by {by_value:.3g} per unit of log scale",
+            cause="the penalty is computed under no_grad or on detached states: it is logged and has no effect",
+            remedy="compute it on the states of the trajectory; lambda * mean rms^2 has a radial gradient of "
+            "2 lambda s^2 / (K tokens) at each token",
         )
-        for k in range(1, trace.loops + 1):
-            by_autograd = float((gradients[k] * states[k].detach()).sum())
-            by_value = _change(penalty, trace, k)
-            # If this state contributes little to the value, the difference quotient is mostly rounding.
-            noise = abs(float(value.detach())) * torch.finfo(subject.dtype).eps / (NUDGE * PENALTY_LIMIT)
-            yield at_most(
-                abs(by_autograd - by_value)
-                / max(abs(by_value), abs(by_autograd), noise, torch.finfo(subject.dtype).tiny),
-                PENALTY_LIMIT,
-                "relative",
-                fault=f"the radial gradient of the norm penalty at H_{k} is {by_autograd:.3g}, but its value changes "
-                f"by {by_value:.3g} per unit of log scale",
-                cause="the penalty is computed under no_grad or on detached states: it is logged and has no effect",
-                remedy="compute it on the states of the trajectory; lambda * mean rms^2 has a radial gradient of "
-                "2 lambda s^2 / (K tokens) at each token",
-            )
-        if parameters := trainable(subject.model):
-            yield _reaches(subject, penalty, parameters)
-        yield Finding(held=True, message="the penalty's radial gradient is the derivative of its value")
-
-    return first_failing(findings())
+    if parameters := trainable(subject.model):
+        yield _reaches(subject, penalty, parameters)
+    yield Finding(held=True, message="the penalty's radial gradient is the derivative of its value")
 
 
 def _change(penalty: Callable[[Trace], Tensor], trace: Trace, loop: int) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from loopverify.checks.calls import counted
 from loopverify.checks.check import check
 from loopverify.checks.readout.readouts import logits_form
-from loopverify.checks.result import Finding, at_most, first_failing
+from loopverify.checks.result import Finding, at_most
 from loopverify.checks.subject import SEED, Subject, gap, pin
 
 __all__ = ["determinism", "grad_mode", "sampled_depth"]
@@ -59,7 +59,6 @@ def determinism(subject: Subject) -> Finding:
     return at_most(
         max(gaps),
         max(subject.state_limit, subject.logits_limit),
-        "relative",
         fault=f"two forwards of the same tokens differ, from {place} on",
         cause=cause,
         remedy="fix the initial state (zeros, or a generator of its own with a fixed seed), or declare 'random_state'",
@@ -68,59 +67,51 @@ def determinism(subject: Subject) -> Finding:
 
 
 @check(decides="sampled_depth", presupposes=(logits_form,))
-def sampled_depth(subject: Subject) -> Finding:
+def sampled_depth(subject: Subject) -> Iterator[Finding]:
     """A loop that is random in eval mode: its depth is sampled, or dropout stays on."""
     runs = [_run(subject, SEED, SEED + draw) for draw in range(DRAWS)]
     counts = sorted({run.calls.total() for run in runs})
     depth = f"a run of {subject.loops} loops makes {counts[0]} to {counts[-1]} module calls: the depth is sampled"
     noise = "runs from the same H_0 and different random states differ"
 
-    def findings() -> Iterator[Finding]:
-        for run in runs[1:]:
-            yield finding(gap(run.states[-1], runs[0].states[-1]), depth if len(counts) > 1 else noise)
-        # A path computes its own H_0: where that is random, paths differ even if no loop is.
-        for name, path in subject.model.paths.items() if subject.repeatable else ():
-            logits = []
-            for draw in range(DRAWS):
-                pin(SEED + draw)
-                with torch.no_grad():
-                    logits.append(path(subject.tokens, subject.loops))
-            far = max(gap(other, logits[0]) for other in logits[1:])
-            yield finding(far, f"the path '{name}' gives different logits for the same tokens and loops")
-
     def finding(far: float, fault: str) -> Finding:
         return at_most(
             far,
             max(subject.state_limit, subject.logits_limit),
-            "relative",
             fault=fault,
             cause="a training-time draw (number of loops, layer drop, dropout) that ignores self.training",
             remedy="draw in training mode only and let the number of loops be an argument, or declare 'sampled_depth'",
             note=f"runs from {DRAWS} random states agree",
         )
 
-    return first_failing(findings())
+    for run in runs[1:]:
+        yield finding(gap(run.states[-1], runs[0].states[-1]), depth if len(counts) > 1 else noise)
+    # A path computes its own H_0: where that is random, paths differ even if no loop is.
+    for name, path in subject.model.paths.items() if subject.repeatable else ():
+        logits = []
+        for draw in range(DRAWS):
+            pin(SEED + draw)
+            with torch.no_grad():
+                logits.append(path(subject.tokens, subject.loops))
+        far = max(gap(other, logits[0]) for other in logits[1:])
+        yield finding(far, f"the path '{name}' gives different logits for the same tokens and loops")
 
 
 @check(explained_by=("sampled_depth",), presupposes=(logits_form,))
-def grad_mode(subject: Subject) -> Finding:
+def grad_mode(subject: Subject) -> Iterator[Finding]:
     """A forward that gives different results when gradients are recorded: training and inference paths differ."""
     plain, recorded = subject.trace, subject.unroll(grad=True)
-
-    def findings() -> Iterator[Finding]:
-        for k in range(1, plain.loops + 1):
-            yield finding(gap(recorded.states[k], plain.states[k]), subject.state_limit, f"H_{k}")
-            yield finding(gap(recorded.logits(k), plain.logits(k)), subject.logits_limit, f"the logits of exit {k}")
 
     def finding(far: float, limit: float, place: str) -> Finding:
         return at_most(
             far,
             limit,
-            "relative",
             fault=f"with gradients recorded, {place} differ from those without",
             cause="a branch on torch.is_grad_enabled() or requires_grad (another kernel, checkpointing, a shortcut)",
             remedy="compute the same function in both modes",
             note="the run is the same with and without gradients",
         )
 
-    return first_failing(findings())
+    for k in range(1, plain.loops + 1):
+        yield finding(gap(recorded.states[k], plain.states[k]), subject.state_limit, f"H_{k}")
+        yield finding(gap(recorded.logits(k), plain.logits(k)), subject.logits_limit, f"the logits of exit {k}")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from loopverify.checks.check import check
 from loopverify.checks.readout.readouts import logits_form
-from loopverify.checks.result import Finding, NotApplicableError, at_least, at_most, first_failing
+from loopverify.checks.result import Finding, NotApplicableError, at_least, at_most, none
 from loopverify.checks.subject import Subject, exactly, pin
 from loopverify.checks.substitute import trainable, with_tensors
 from loopverify.errors import GradientCutError
@@ -35,38 +35,35 @@ DERIVATIVE_LIMIT = 1e-2
 
 
 @check(explained_by=("truncated_gradient",), presupposes=(logits_form,))
-def state_gradient(subject: Subject) -> Finding:
+def state_gradient(subject: Subject) -> Iterator[Finding]:
     """A recurrence cut between two loops: no gradient flows from the last exit back to H_0."""
     pin()
     remedy = "remove the detach or no_grad between loops, or declare 'truncated_gradient'"
     try:
         trace = unroll(subject.model, subject.tokens, subject.loops, grad=True)
     except GradientCutError as error:
-        return Finding(held=False, message=f"{error}. Remedy: {remedy}.")
+        yield Finding(held=False, message=f"{error}. Remedy: {remedy}.")
+        return
     logits = trace.logits(trace.loops)
     gradients = torch.autograd.grad(logits, trace.states, subject.normal(logits), allow_unused=True)
     sizes = [0.0 if g is None else float(exactly(g).norm()) for g in gradients]
     weakest = min(range(len(sizes)), key=lambda k: -1.0 if math.isnan(sizes[k]) else sizes[k])
-    return first_failing(
-        [
-            at_least(
-                sizes[weakest],
-                torch.finfo(subject.dtype).tiny,
-                "L2 norm",
-                fault=f"the gradient of the logits of exit {trace.loops} at H_{weakest} is {sizes[weakest]:.3g}",
-                cause="a detach inside the step, a saturated nonlinearity, or a division by a zero norm",
-                remedy=remedy,
-            ),
-            at_most(
-                max(sizes),
-                torch.finfo(torch.float32).max,
-                "L2 norm",
-                fault=f"the gradient of the logits of exit {trace.loops} overflows on the way to H_0",
-                cause="a step that amplifies its input at every loop",
-                remedy="damp the recurrence: a smaller initialization, or a norm at the loop boundary",
-                note=f"the gradient reaches all of H_0..H_{trace.loops}",
-            ),
-        ]
+    yield at_least(
+        sizes[weakest],
+        torch.finfo(subject.dtype).tiny,
+        "L2 norm",
+        fault=f"the gradient of the logits of exit {trace.loops} at H_{weakest} is {sizes[weakest]:.3g}",
+        cause="a detach inside the step, a saturated nonlinearity, or a division by a zero norm",
+        remedy=remedy,
+    )
+    yield at_most(
+        max(sizes),
+        torch.finfo(torch.float32).max,
+        "L2 norm",
+        fault=f"the gradient of the logits of exit {trace.loops} overflows on the way to H_0",
+        cause="a step that amplifies its input at every loop",
+        remedy="damp the recurrence: a smaller initialization, or a norm at the loop boundary",
+        note=f"the gradient reaches all of H_0..H_{trace.loops}",
     )
 
 
@@ -86,7 +83,6 @@ def gradient_is_derivative(subject: Subject) -> Finding:
     return at_most(
         error,
         DERIVATIVE_LIMIT,
-        "relative",
         fault=f"the gradient of H_{trace.loops} at H_0 is not the derivative of the forward",
         cause="a part of the step is detached (a scale, a gate, a residual), or a custom backward is wrong",
         remedy="let the gradient flow through all of the step, or declare 'truncated_gradient'",
@@ -135,9 +131,8 @@ def parameter_gradient(subject: Subject) -> Finding:
         if len(alive) == len(trained):
             break
     dead = [name.partition(".")[2] for name in trained if name not in alive]
-    return at_most(
-        float(len(dead)),
-        0,
+    return none(
+        len(dead),
         "parameters",
         fault=f"no gradient reaches {', '.join(dead[:5])}{' and more' if len(dead) > 5 else ''}",
         cause="layers that the step never runs (a hard-coded number of layers), a detach, or parts that no exit uses",
@@ -164,30 +159,17 @@ def _all_exits(subject: Subject, trace: Trace) -> Tensor:
 
 
 @check(presupposes=(logits_form,))
-def optimizer_step(subject: Subject) -> Finding:
+def optimizer_step(subject: Subject) -> Iterator[Finding]:
     """A step of AdamW on the per-loop loss after which a loss, a gradient or a parameter is not finite."""
     copies = {name: tensor.clone().requires_grad_() for name, tensor in _trained(subject).items()}
     model = with_tensors(subject.model, copies)
     targets = subject.others(subject.tokens)
     optimizer = torch.optim.AdamW(list(copies.values()), lr=1e-3)
 
-    def findings() -> Iterator[Finding]:
-        before = per_loop(subject.unroll(model=model, grad=True), targets)
-        yield finding([before], "loss")
-        gradients = torch.autograd.grad(before, list(copies.values()), allow_unused=True)
-        for parameter, gradient in zip(copies.values(), gradients, strict=True):
-            parameter.grad = gradient
-        yield finding([g for g in gradients if g is not None], "gradient")
-        optimizer.step()
-        yield finding(list(copies.values()), "parameter after the step")
-        after = per_loop(subject.unroll(model=model), targets)
-        yield finding([after], f"loss after the step (before: {float(before.detach()):.4g})")
-
     def finding(tensors: list[Tensor], what: str) -> Finding:
         bad = sum(int((~torch.isfinite(tensor)).sum()) for tensor in tensors)
-        return at_most(
-            float(bad),
-            0,
+        return none(
+            bad,
             "values that are not finite",
             fault=f"{what} is not finite",
             cause="the derivative of a norm at zero, a logarithm of zero, a division without epsilon, or overflow",
@@ -195,4 +177,13 @@ def optimizer_step(subject: Subject) -> Finding:
             note="loss, gradients and parameters stay finite",
         )
 
-    return first_failing(findings())
+    before = per_loop(subject.unroll(model=model, grad=True), targets)
+    yield finding([before], "loss")
+    gradients = torch.autograd.grad(before, list(copies.values()), allow_unused=True)
+    for parameter, gradient in zip(copies.values(), gradients, strict=True):
+        parameter.grad = gradient
+    yield finding([g for g in gradients if g is not None], "gradient")
+    optimizer.step()
+    yield finding(list(copies.values()), "parameter after the step")
+    after = per_loop(subject.unroll(model=model), targets)
+    yield finding([after], f"loss after the step (before: {float(before.detach()):.4g})")

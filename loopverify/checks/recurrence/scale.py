@@ -9,7 +9,7 @@ from loopverify.auditing.exit_sweep import exit_sweep
 from loopverify.auditing.growth import RESOLUTION, GrowthLaw, fit_growth, mean_scales
 from loopverify.checks.check import check
 from loopverify.checks.readout.readouts import logits_form
-from loopverify.checks.result import Finding, NotApplicableError, at_most, first_failing
+from loopverify.checks.result import Finding, NotApplicableError, at_most
 from loopverify.checks.subject import Subject
 from loopverify.checks.traits import GROWTH
 from loopverify.errors import InputError
@@ -60,7 +60,7 @@ def _verdict(trace: Trace) -> str:
 
 
 @check()
-def growth_law(subject: Subject) -> Finding:
+def growth_law(subject: Subject) -> Iterator[Finding]:
     """A declared growth law of the norm (constant, square root, linear, exponential) that a fit contradicts."""
     try:
         fit = fit_growth(mean_scales(subject.unroll(loops=_many(subject)))[1:])
@@ -70,21 +70,16 @@ def growth_law(subject: Subject) -> Finding:
     seen = f"{fit.law} growth over {fit.loops} loops (relative error {fit.error:.2g}; {_others(fit)})"
     if not claimed:
         raise NotApplicableError(f"no growth law is claimed (declare one of {', '.join(GROWTH)}); seen: {seen}")
-
-    def findings() -> Iterator[Finding]:
-        for trait in claimed:
-            yield at_most(
-                {str(law): error for law, error in fit.errors.items()}[GROWTH[trait]],
-                # Below twice the best error, or below the resolution of `fit_growth`, laws are indistinguishable.
-                max(2 * fit.error, RESOLUTION),
-                "relative",
-                fault=f"the model claims '{trait}' but shows {seen}",
-                cause="the law was derived from too few loops, or holds for random updates but not for aligned ones",
-                remedy=f"declare 'growth_{fit.law}', or bound the updates",
-                note=f"as claimed: {seen}",
-            )
-
-    return first_failing(findings())
+    for trait in claimed:
+        yield at_most(
+            {str(law): error for law, error in fit.errors.items()}[GROWTH[trait]],
+            # Below twice the best error, or below the resolution of `fit_growth`, laws are indistinguishable.
+            max(2 * fit.error, RESOLUTION),
+            fault=f"the model claims '{trait}' but shows {seen}",
+            cause="the law was derived from too few loops, or holds for random updates but not for aligned ones",
+            remedy=f"declare 'growth_{fit.law}', or bound the updates",
+            note=f"as claimed: {seen}",
+        )
 
 
 def _many(subject: Subject) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from loopverify.checks.calls import recorded
 from loopverify.checks.check import check
-from loopverify.checks.result import Finding, at_most, first_failing
+from loopverify.checks.result import Finding, at_most, none
 from loopverify.checks.subject import Subject, gap, pin, rms
 from loopverify.looped import Trace
 
@@ -26,28 +26,23 @@ MANY_RMS = 0.1
 
 
 @check(needs=("branches",))
-def residual_identity(subject: Subject) -> Finding:
+def residual_identity(subject: Subject) -> Iterator[Finding]:
     """Residual branches that do not sum to the step: captured on the wrong side of a norm, or not all of them."""
     trace, branches = subject.trace, subject.model.branches
     assert branches is not None
-
-    def findings() -> Iterator[Finding]:
-        with torch.no_grad():
-            for k in range(1, trace.loops + 1):
-                outputs = branches(trace.states[k - 1], trace.context, k)
-                total = trace.states[k - 1] + torch.stack([added for _, added in outputs]).sum(0)
-                yield at_most(
-                    gap(total, trace.states[k]),
-                    subject.rounding * (1 + len(outputs)),
-                    "relative",
-                    fault=f"H_{k} is not H_{k - 1} plus the branches {', '.join(name for name, _ in outputs)}",
-                    cause="a branch is captured before the norm that follows it (sandwich norm), a sublayer is "
-                    "missing, or the step does more than add",
-                    remedy="return what each sublayer adds to the stream, or branches=None if the step is no such sum",
-                    note=f"H_k is H_(k-1) plus {len(outputs)} branches at every loop",
-                )
-
-    return first_failing(findings())
+    with torch.no_grad():
+        for k in range(1, trace.loops + 1):
+            outputs = branches(trace.states[k - 1], trace.context, k)
+            total = trace.states[k - 1] + torch.stack([added for _, added in outputs]).sum(0)
+            yield at_most(
+                gap(total, trace.states[k]),
+                subject.rounding * (1 + len(outputs)),
+                fault=f"H_{k} is not H_{k - 1} plus the branches {', '.join(name for name, _ in outputs)}",
+                cause="a branch is captured before the norm that follows it (sandwich norm), a sublayer is "
+                "missing, or the step does more than add",
+                remedy="return what each sublayer adds to the stream, or branches=None if the step is no such sum",
+                note=f"H_k is H_(k-1) plus {len(outputs)} branches at every loop",
+            )
 
 
 @check()
@@ -62,9 +57,8 @@ def states_before_norm(subject: Subject) -> Finding:
     before = slice(0, last - 1)
     only_the_last = last > 1 and spreads[last - 1] < ONE_RMS and min(spreads[before]) > MANY_RMS
     odd = only_the_last or (last > 1 and from_norm[last - 1] and not any(from_norm[before]))
-    last_alone = at_most(
-        float(odd),
-        0,
+    last_alone = none(
+        odd,
         "odd states",
         fault=f"H_{last} is normalized (one rms for all tokens), and the states before it are not",
         cause="the last state that the model returns includes the readout norm, as in hidden_states[-1]",
@@ -77,7 +71,6 @@ def states_before_norm(subject: Subject) -> Finding:
     return at_most(
         off,
         subject.state_limit,
-        "relative",
         fault="the states are normalized, and a step from one of them does not give the next: they are not fed back",
         cause="the model continues from a raw state and returns normalized ones",
         remedy="return the state that is fed back, before the readout norm",

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from loopverify.checks.calls import counted
 from loopverify.checks.check import check
 from loopverify.checks.resolution import Resolution, resolutions
-from loopverify.checks.result import Finding, NotApplicableError, UnsoundRunError, at_least, at_most, first_failing
+from loopverify.checks.result import (
+    Finding,
+    NotApplicableError,
+    UnsoundRunError,
+    at_least,
+    at_most,
+    first_failing,
+    none,
+)
 from loopverify.checks.subject import SAFETY, Subject, gap, rms
 
 __all__ = ["loops_executed", "state_dtype", "step_reads_state", "trajectory_order"]
@@ -23,7 +31,7 @@ MANY_LOOPS = 16
 
 
 @check()
-def trajectory_order(subject: Subject) -> Finding:
+def trajectory_order(subject: Subject) -> Iterator[Finding]:
     """A run of K loops that does not give K different states in order: only the last state is exposed, or a longer run
     does not begin with the shorter one."""
     try:
@@ -31,33 +39,28 @@ def trajectory_order(subject: Subject) -> Finding:
     except UnsoundRunError as error:
         if error.check != "trajectory_order":
             raise
-        return Finding(held=False, message=f"{error}. {_OVERFLOW_ADVICE}")
-
-    def findings() -> Iterator[Finding]:
-        for k in range(1, longest.loops + 1):
-            same = torch.equal(longest.states[k], longest.states[k - 1])
+        yield Finding(held=False, message=f"{error}. {_OVERFLOW_ADVICE}")
+        return
+    for k in range(1, longest.loops + 1):
+        same = torch.equal(longest.states[k], longest.states[k - 1])
+        yield none(
+            same,
+            "equal neighbors",
+            fault=f"H_{k - 1} and H_{k} are the same state, bit by bit",
+            cause="only the last state is exposed, or the step does nothing beyond some loop",
+            remedy="let step return the state after one more loop, before any readout norm",
+        )
+    for loops in range(1, subject.loops + 1):
+        shorter = subject.unroll(loops=loops)
+        for k, state in enumerate(shorter.states):
             yield at_most(
-                float(same),
-                0,
-                "equal neighbors",
-                fault=f"H_{k - 1} and H_{k} are the same state, bit by bit",
-                cause="only the last state is exposed, or the step does nothing beyond some loop",
-                remedy="let step return the state after one more loop, before any readout norm",
+                gap(state, longest.states[k]),
+                subject.state_limit,
+                fault=f"H_{k} of a run of {loops} loops is not H_{k} of a run of {longest.loops}",
+                cause="the model remembers an earlier run, or the step depends on the length of the run",
+                remedy="make step a function of (state, context, loop) alone",
+                note="a longer run begins with the shorter one, and every loop gives a different state",
             )
-        for loops in range(1, subject.loops + 1):
-            shorter = subject.unroll(loops=loops)
-            for k, state in enumerate(shorter.states):
-                yield at_most(
-                    gap(state, longest.states[k]),
-                    subject.state_limit,
-                    "relative",
-                    fault=f"H_{k} of a run of {loops} loops is not H_{k} of a run of {longest.loops}",
-                    cause="the model remembers an earlier run, or the step depends on the length of the run",
-                    remedy="make step a function of (state, context, loop) alone",
-                    note="a longer run begins with the shorter one, and every loop gives a different state",
-                )
-
-    return first_failing(findings())
 
 
 _OVERFLOW_ADVICE = (
@@ -80,7 +83,6 @@ def step_reads_state(subject: Subject) -> Finding:
     return at_least(
         min(changes),
         subject.state_limit,
-        "relative",
         fault=f"a different H_{weakest - 1} of the same size gives the same H_{weakest}",
         cause="the states were recorded in one forward and are returned one by one, perhaps in another order",
         remedy="let step compute the next state from the one it is given",
@@ -129,7 +131,6 @@ def _fineness(subject: Subject, found: Resolution) -> Finding:
     return at_most(
         found.error,
         found.limit,
-        "relative",
         fault=f"the states are {subject.dtype} and step at loop {found.loop} computes coarser than float32: at rms "
         f"{found.scale:.3g}, equidistant states are not mapped to equidistant states",
         cause="the state or a branch is rounded inside step and cast back (a stray .bfloat16() or .half(), autocast), "
@@ -158,9 +159,8 @@ def loops_executed(subject: Subject) -> Finding:
     usual = Counter(map(_total, calls)).most_common(1)[0][0]
     odd = [k for k, counts in enumerate(calls, start=1) if _total(counts) != usual]
     what = f"loop {odd[0]} calls {_total(calls[odd[0] - 1])} modules, most loops {usual}" if odd else ""
-    return at_most(
-        float(len(odd)),
-        0,
+    return none(
+        len(odd),
         "odd loops",
         fault=f"not all of {loops} loops run the same block: {what}",
         cause="the number of loops is capped by the configuration, or a loop is skipped or run twice",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from loopverify.checks.check import check
 from loopverify.checks.readout.readouts import logits_form
-from loopverify.checks.result import Finding, NotApplicableError, at_most, first_failing
+from loopverify.checks.result import Finding, NotApplicableError, at_most, none
 from loopverify.checks.subject import Subject, gap, pin, token_gaps
 
 __all__ = [
@@ -43,15 +43,17 @@ def _decoded(subject: Subject, tokens: Tensor, loops: int, chunks: Sequence[int]
     return torch.cat(parts, 1)
 
 
-def _parity(subject: Subject, cached: Tensor, tokens: Tensor, loops: int, how: str, cause: str, note: str) -> Finding:
-    """Cached logits compared with those of the full forward, and the first position at which they differ."""
+def _parity(
+    subject: Subject, tokens: Tensor, loops: int, chunks: Sequence[int], *, how: str, cause: str, note: str
+) -> Finding:
+    """Cached decoding compared with the full forward, and the first position at which their logits differ."""
+    cached = _decoded(subject, tokens, loops, chunks)
     full = subject.unroll(tokens, loops).logits(loops)
     far = token_gaps(cached, full).amax(0) if cached.shape == full.shape else torch.tensor([float("inf")])
     first = int((~(far <= subject.logits_limit)).int().argmax())
     return at_most(
         float(far.max()),
         subject.logits_limit,
-        "relative",
         fault=f"{how}, at {loops} loops, cached decoding differs from the full forward from token {first + 1} on",
         cause=cause,
         remedy="keep keys and values for every (loop, layer), and take the position from the number of cached tokens",
@@ -60,61 +62,42 @@ def _parity(subject: Subject, cached: Tensor, tokens: Tensor, loops: int, how: s
 
 
 @check(needs=("decode",), explained_by=_BROKEN_BY, presupposes=(logits_form,))
-def cached_decode(subject: Subject) -> Finding:
+def cached_decode(subject: Subject) -> Iterator[Finding]:
     """Cached decoding, token by token, that differs from the full forward after a few tokens."""
-    return first_failing(
-        _parity(
-            subject,
-            _decoded(subject, subject.tokens, loops),
-            subject.tokens,
-            loops,
-            "token by token",
-            "the cache has one slot per layer, so that loops overwrite each other; or a position or mask is wrong",
-            f"token by token as in the full forward, for 1..{subject.loops} loops",
+    for loops in range(1, subject.loops + 1):
+        yield _parity(
+            *(subject, subject.tokens, loops, ()),
+            how="token by token",
+            cause="the cache has one slot per layer, so that loops overwrite each other; or a position or mask is "
+            "wrong",
+            note=f"token by token as in the full forward, for 1..{subject.loops} loops",
         )
-        for loops in range(1, subject.loops + 1)
-    )
 
 
 @check(needs=("decode",), explained_by=_BROKEN_BY, presupposes=(logits_form,))
-def second_prompt(subject: Subject) -> Finding:
+def second_prompt(subject: Subject) -> Iterator[Finding]:
     """A second prompt in one process that fails or differs: the model keeps something of the first one."""
     prompts = [subject.tokens, subject.draw(2, 5), subject.draw(1, 12)]
-
-    def findings() -> Iterator[Finding]:
-        for number, prompt in enumerate(prompts, start=1):
-            chunks = (prompt.shape[1] - 1, 1)
-            yield _parity(
-                subject,
-                _decoded(subject, prompt, subject.loops, chunks),
-                prompt,
-                subject.loops,
-                f"prompt {number} of one process",
-                "the cache, its length or its mask is kept in the module and not reset for a new sequence",
-                f"{len(prompts)} prompts of different shape, one after the other",
-            )
-
-    return first_failing(findings())
+    for number, prompt in enumerate(prompts, start=1):
+        yield _parity(
+            *(subject, prompt, subject.loops, (prompt.shape[1] - 1, 1)),
+            how=f"prompt {number} of one process",
+            cause="the cache, its length or its mask is kept in the module and not reset for a new sequence",
+            note=f"{len(prompts)} prompts of different shape, one after the other",
+        )
 
 
 @check(needs=("decode",), explained_by=_BROKEN_BY, presupposes=(logits_form,))
-def chunked_prefill(subject: Subject) -> Finding:
+def chunked_prefill(subject: Subject) -> Iterator[Finding]:
     """A prompt passed in chunks that differs from the same prompt at once: the mask is built for the wrong length."""
-
-    def findings() -> Iterator[Finding]:
-        for chunks in ((subject.tokens.shape[1],), CHUNKS):
-            for loops in range(1, subject.loops + 1):
-                yield _parity(
-                    subject,
-                    _decoded(subject, subject.tokens, loops, chunks),
-                    subject.tokens,
-                    loops,
-                    f"in chunks of {', '.join(map(str, chunks))} tokens",
-                    "the causal mask of a chunk is built for its own length instead of cached plus new tokens",
-                    "a prompt in chunks equals the prompt at once",
-                )
-
-    return first_failing(findings())
+    for chunks in ((subject.tokens.shape[1],), CHUNKS):
+        for loops in range(1, subject.loops + 1):
+            yield _parity(
+                *(subject, subject.tokens, loops, chunks),
+                how=f"in chunks of {', '.join(map(str, chunks))} tokens",
+                cause="the causal mask of a chunk is built for its own length instead of cached plus new tokens",
+                note="a prompt in chunks equals the prompt at once",
+            )
 
 
 @check(needs=("decode",), explained_by=_BROKEN_BY, presupposes=(logits_form,))
@@ -143,24 +126,19 @@ def cache_positions(subject: Subject) -> Finding:
 
 
 @check(needs=("decode",), explained_by=_BROKEN_BY, presupposes=(logits_form,))
-def cached_batch(subject: Subject) -> Finding:
+def cached_batch(subject: Subject) -> Iterator[Finding]:
     """A batch of prompts that decodes differently from each prompt alone."""
     together = _decoded(subject, subject.tokens, subject.loops, PROMPT)
-
-    def findings() -> Iterator[Finding]:
-        for row in range(len(subject.tokens)):
-            alone = _decoded(subject, subject.tokens[row : row + 1], subject.loops, PROMPT)
-            yield at_most(
-                gap(together[row], alone[0]),
-                subject.logits_limit,
-                "relative",
-                fault=f"row {row} of a batch decodes differently from the row alone",
-                cause="the cache, its length or its mask is shared by the rows of the batch",
-                remedy="give the cache a batch dimension and keep every row's entries apart",
-                note="every row of a batch decodes as the row alone",
-            )
-
-    return first_failing(findings())
+    for row in range(len(subject.tokens)):
+        alone = _decoded(subject, subject.tokens[row : row + 1], subject.loops, PROMPT)
+        yield at_most(
+            gap(together[row], alone[0]),
+            subject.logits_limit,
+            fault=f"row {row} of a batch decodes differently from the row alone",
+            cause="the cache, its length or its mask is shared by the rows of the batch",
+            remedy="give the cache a batch dimension and keep every row's entries apart",
+            note="every row of a batch decodes as the row alone",
+        )
 
 
 @check(needs=("decode", "cache_slots"), explained_by=("last_loop_cache",))
@@ -180,9 +158,8 @@ def cache_slots(subject: Subject) -> Finding:
     per_loop = slots[1][0]
     wrong = [loops for loops, pair in slots.items() if per_loop < 1 or pair != (loops * per_loop, loops * per_loop)]
     seen = ", ".join(f"{k}: {pair[-1]}" for k, pair in slots.items())
-    return at_most(
-        float(len(wrong)),
-        0,
+    return none(
+        len(wrong),
         "loop counts",
         fault=f"slots in use by number of loops are {seen}; expected {max(per_loop, 1)} per loop",
         cause="the cache has one slot per layer, and each loop overwrites the keys of the previous one",
@@ -209,7 +186,6 @@ def last_loop_cache(subject: Subject) -> Finding:
     return at_most(
         max(gaps.values()),
         subject.logits_limit,
-        "relative",
         fault="results do not depend on chunks at 1 loop, but do at more: "
         + ", ".join(f"{far:.2g} at {loops}" for loops, far in gaps.items()),
         cause="only the keys of the last loop are kept, to which early loops of later tokens then attend",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from loopverify.checks.check import check
 from loopverify.checks.readout.readouts import logits_form
-from loopverify.checks.result import Finding, NotApplicableError, at_least, at_most, first_failing
+from loopverify.checks.result import Finding, NotApplicableError, at_least, at_most, none
 from loopverify.checks.subject import Subject, gap, pin, token_gaps
 
 __all__ = ["mask_influence", "masked_run"]
@@ -24,7 +24,7 @@ the weak influence of a distant token may be rounding."""
 
 
 @check(needs=("embed_masked",), presupposes=(logits_form,))
-def mask_influence(subject: Subject) -> Finding:
+def mask_influence(subject: Subject) -> Iterator[Finding]:
     """An attention mask that is accepted and ignored: a masked token has influence, or masking one has none.
 
     Also a mask that replaces the causal mask, or that hides real tokens: each real token must see the same real tokens
@@ -38,19 +38,15 @@ def mask_influence(subject: Subject) -> Finding:
     real = torch.ones(len(plain), dtype=torch.bool, device=subject.device)
     hiding = real.clone()
     hiding[:HIDDEN] = False
-
-    def findings() -> Iterator[Finding]:
-        under = {mask: _under(subject, mask)(subject.tokens) for mask in (real, hiding)}
-        for mask, logits in under.items():
-            yield _finite(logits[:, mask], mask)
-        yield _effect(gap(under[hiding][:, HIDDEN:], under[real][:, HIDDEN:]), limit)
-        for mask in (real, hiding):
-            seen = _influence(subject, _under(subject, mask))
-            if not bool(mask.all()):
-                yield _content(float(seen[:HIDDEN, HIDDEN:].max()), limit)
-            yield _same_pairs(seen, plain, mask, limit)
-
-    return first_failing(findings())
+    under = {mask: _under(subject, mask)(subject.tokens) for mask in (real, hiding)}
+    for mask, logits in under.items():
+        yield _finite(logits[:, mask], mask)
+    yield _effect(gap(under[hiding][:, HIDDEN:], under[real][:, HIDDEN:]), limit)
+    for mask in (real, hiding):
+        seen = _influence(subject, _under(subject, mask))
+        if not bool(mask.all()):
+            yield _content(float(seen[:HIDDEN, HIDDEN:].max()), limit)
+        yield _same_pairs(seen, plain, mask, limit)
 
 
 def _under(subject: Subject, mask: Tensor) -> Callable[[Tensor], Tensor]:
@@ -72,9 +68,8 @@ def _named(mask: Tensor) -> str:
 
 
 def _finite(logits: Tensor, mask: Tensor) -> Finding:
-    return at_most(
-        float((~logits.isfinite()).sum()),
-        0,
+    return none(
+        int((~logits.isfinite()).sum()),
         "values",
         fault=f"under {_named(mask)}, logits of real tokens are not finite",
         cause="a masked token may attend to nothing: its softmax is 0 / 0, and other tokens add 0 * NaN",
@@ -86,7 +81,6 @@ def _effect(far: float, limit: float) -> Finding:
     return at_least(
         far,
         limit,
-        "relative",
         fault=f"masking the first {HIDDEN} tokens has no effect on the others",
         cause="the mask is accepted as an argument and never reaches the attention",
         remedy=EVERYWHERE,
@@ -97,7 +91,6 @@ def _content(far: float, limit: float) -> Finding:
     return at_most(
         far,
         limit,
-        "relative",
         fault=f"the content of {HIDDEN} masked tokens still changes the logits of later tokens",
         cause="the mask reaches some layers or loops and not all, or it is inverted",
         remedy=EVERYWHERE,
@@ -110,9 +103,8 @@ def _same_pairs(seen: Tensor, plain: Tensor, mask: Tensor, limit: float) -> Find
     less = both & (seen <= limit) & (plain > CLEARLY * limit)
     late = bool(more.any())
     i, t = _first(more if late else less)
-    return at_most(
-        float((more | less).sum()),
-        0,
+    return none(
+        int((more | less).sum()),
         "pairs of tokens",
         fault=f"under {_named(mask)}, token {t} {'sees' if late else 'no longer sees'} token {i}, unlike unmasked",
         cause="the mask replaces the causal mask" if late else "the mask is shifted, or hides real tokens",

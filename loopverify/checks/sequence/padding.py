@@ -9,7 +9,7 @@ from torch import Tensor
 
 from loopverify.checks.check import check
 from loopverify.checks.readout.readouts import logits_form
-from loopverify.checks.result import Finding, at_most, first_failing
+from loopverify.checks.result import Finding, at_most
 from loopverify.checks.sequence.masks import mask_influence, masked_run
 from loopverify.checks.subject import Subject, gap, pin
 
@@ -20,7 +20,7 @@ PADS = 3
 
 
 @check(needs=("embed_masked",), presupposes=(logits_form, mask_influence))
-def padding_invariance(subject: Subject) -> Finding:
+def padding_invariance(subject: Subject) -> Iterator[Finding]:
     """Left padding that changes the logits of real tokens: positions count the padding.
 
     Masks that let the wrong tokens see each other are reported by check mask_influence, which must hold first; what can
@@ -29,14 +29,10 @@ def padding_invariance(subject: Subject) -> Finding:
     subject.require_repeatable()
     expected = subject.trace.logits(subject.loops)
     all_real = torch.ones_like(subject.tokens, dtype=torch.bool)
-
-    def findings() -> Iterator[Finding]:
-        yield _unpadded(subject, gap(masked_run(subject, subject.tokens, all_real), expected))
-        padded = _padded_run(subject, left=True)
-        for row in range(len(expected)):
-            yield _left(subject, gap(padded[row], expected[row]), row)
-
-    return first_failing(findings())
+    yield _unpadded(subject, gap(masked_run(subject, subject.tokens, all_real), expected))
+    padded = _padded_run(subject, left=True)
+    for row in range(len(expected)):
+        yield _left(subject, gap(padded[row], expected[row]), row)
 
 
 def _padded_run(subject: Subject, *, left: bool) -> Tensor:
@@ -59,7 +55,6 @@ def _unpadded(subject: Subject, far: float) -> Finding:
     return at_most(
         far,
         subject.logits_limit,
-        "relative",
         fault="an all-True mask changes the logits, although the same tokens see each other: the positions differ from "
         f"those without a mask ({where})",
         cause="embed and embed_masked compute positions differently: another origin, order or scale",
@@ -73,7 +68,6 @@ def _left(subject: Subject, far: float, row: int) -> Finding:
     return at_most(
         far,
         subject.logits_limit,
-        "relative",
         fault=fault if held else f"{fault}, although the mask hides them; {_on_the_right(subject, row)}",
         cause="positions are counted from the first padding token",
         remedy="count positions from the first real token of each row",

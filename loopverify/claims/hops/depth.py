@@ -18,113 +18,83 @@ Least effects and bounds (`limits`), seeds and tests were fixed before the first
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
-from loopverify.claims.claim import Bound, Claim, Comparison, sentence
+from loopverify.claims.claim import Claim
 from loopverify.claims.hops import limits
+from loopverify.claims.template import Condition, claims
 
 __all__ = ["CLAIMS", "HOPS"]
 
-_ARMS: Mapping[str, str] = MappingProxyType(
-    {
-        "rmsnorm": "hops:per_loop/rmsnorm",
-        "raw": "hops:per_loop/raw",
-        "penalty": "hops:per_loop+penalty/rmsnorm",
-        "final_only": "hops:per_loop/final_only",
-        "inter_loop_norm": "hops:per_loop/rmsnorm/inter_loop_norm",
-        "rmsnorm_faster": "hops:per_loop/rmsnorm@lr=0.005",
-        "raw_slower": "hops:per_loop/raw@lr=0.0007",
-    }
+_RMSNORM = Condition("hops:per_loop/rmsnorm", "rmsnorm", "RMSNorm")
+_RAW = Condition("hops:per_loop/raw", "raw", "a raw readout")
+_PENALTY = Condition("hops:per_loop+penalty/rmsnorm", "penalty", "RMSNorm plus a norm penalty")
+_FINAL_ONLY = Condition("hops:per_loop/final_only", "final_only", "a norm at the final exit only")
+_INTER_LOOP_NORM = Condition(
+    "hops:per_loop/rmsnorm/inter_loop_norm", "inter_loop_norm", "RMSNorm with a norm between loops"
 )
-"""From an arm's name in claim ids to its condition: the task, then loss, readout, recurrence and learning rate."""
+_RMSNORM_FASTER = Condition(
+    "hops:per_loop/rmsnorm@lr=0.005", "rmsnorm_faster", "RMSNorm at 2.5 times the learning rate"
+)
+_RAW_SLOWER = Condition("hops:per_loop/raw@lr=0.0007", "raw_slower", "a raw readout at 0.35 times the learning rate")
+_CONTROLLED = (_RAW, _PENALTY, _FINAL_ONLY, _INTER_LOOP_NORM)
 
 HOPS: Mapping[str, str] = MappingProxyType(
-    {
-        _ARMS["rmsnorm"]: "RMSNorm",
-        _ARMS["raw"]: "a raw readout",
-        _ARMS["penalty"]: "RMSNorm plus a norm penalty",
-        _ARMS["final_only"]: "a norm at the final exit only",
-        _ARMS["inter_loop_norm"]: "RMSNorm with a norm between loops",
-        _ARMS["rmsnorm_faster"]: "RMSNorm at 2.5 times the learning rate",
-        _ARMS["raw_slower"]: "a raw readout at 0.35 times the learning rate",
-    }
+    {one.name: one.words for one in (_RMSNORM, *_CONTROLLED, _RMSNORM_FASTER, _RAW_SLOWER)}
 )
-"""What each condition is called in a sentence."""
+"""The words for each condition (the task, then loss, readout, recurrence and learning rate) in a sentence."""
 
-_RMSNORM, _RAW = _ARMS["rmsnorm"], _ARMS["raw"]
-_CONTROLLED = ("raw", "penalty", "final_only", "inter_loop_norm")
-_GAIN, _AT_EQUAL_EXIT = "ce@1-ce@4", "ce_matched@1-ce_matched@4"
+_claims = partial(claims, source="P1, section 6, Table 5; on another task")
+_GAIN = "ce@1-ce@4"
 
 
-def _claim(name: str, effect: str, metric: str, form: Bound | Comparison) -> Claim:
-    return Claim(
-        id=f"hops.depth.{name}",
-        sentence=sentence(f"following pointers, {effect}"),
-        source="P1, section 6, Table 5; on another task",
-        metric=metric,
-        form=form,
+def _invariant(name: str, condition: Condition) -> tuple[Claim, ...]:
+    return _claims(
+        f"hops.depth.{name}",
+        "following pointers, {0} gains at most {limit:g} nats per answer from all loops after the first",
+        condition,
+        form=("at most", limits.MOST_GAIN),
+        metric=_GAIN,
     )
 
 
-def _invariant(name: str, condition: str) -> Claim:
-    return _claim(
-        name,
-        f"{HOPS[condition]} gains at most {limits.MOST_GAIN:g} nats per answer from all loops after the first",
-        _GAIN,
-        Bound(condition=condition, side="at most", value=limits.MOST_GAIN),
-    )
-
-
-def _uses(arm: str) -> Claim:
-    condition = _ARMS[arm]
-    return _claim(
-        f"uses.{arm}",
-        f"{HOPS[condition]} gains at least {limits.LEAST_GAIN:g} nats per answer from its loops",
-        _GAIN,
-        Bound(condition=condition, side="at least", value=limits.LEAST_GAIN),
-    )
-
-
-def _gains_more(name: str, left: str, right: str) -> Claim:
-    return _claim(
-        name,
-        f"{HOPS[left]} gains at least {limits.LEAST_GAIN:g} nats per answer more from its loops than {HOPS[right]}",
-        _GAIN,
-        Comparison(left=left, right=right, by="difference", least=limits.LEAST_GAIN),
-    )
-
-
-def _at_equal_exit(arm: str) -> Claim:
-    left = _ARMS[arm]
-    return _claim(
-        f"equal_exit.{arm}.vs_rmsnorm",
-        f"once its first exit is at {limits.FIRST_EXIT:g} nats, {HOPS[left]} gains at least "
-        f"{limits.LEAST_AT_EQUAL_EXIT:g} nats per answer more from its loops than {HOPS[_RMSNORM]} once its own is",
-        _AT_EQUAL_EXIT,
-        Comparison(left=left, right=_RMSNORM, by="difference", least=limits.LEAST_AT_EQUAL_EXIT),
-    )
-
-
-def _drift(arm: str) -> Claim:
-    right = _ARMS[arm]
-    return _claim(
-        f"scale.rmsnorm.vs_{arm}",
-        f"{HOPS[_RMSNORM]} ends in states at least {limits.LEAST_DRIFT:g} times as large as {HOPS[right]}",
-        "norm@4",
-        Comparison(left=_RMSNORM, right=right, by="ratio", least=limits.LEAST_DRIFT),
+def _gains_more(name: str, *pairs: tuple[Condition, Condition]) -> tuple[Claim, ...]:
+    return _claims(
+        f"hops.depth.{name}",
+        "following pointers, {0} gains at least {limit:g} nats per answer more from its loops than {1}",
+        *pairs,
+        form=("difference", limits.LEAST_GAIN),
+        metric=_GAIN,
     )
 
 
 CLAIMS: tuple[Claim, ...] = (
-    _invariant("invariant.rmsnorm", _RMSNORM),
-    *(_uses(arm) for arm in _CONTROLLED),
-    *(_gains_more(f"more.{arm}.vs_rmsnorm", _ARMS[arm], _RMSNORM) for arm in _CONTROLLED),
-    _gains_more("geometry.raw.vs_penalty", _RAW, _ARMS["penalty"]),
-    _gains_more("geometry.raw.vs_inter_loop_norm", _RAW, _ARMS["inter_loop_norm"]),
-    _at_equal_exit("raw"),
-    _at_equal_exit("penalty"),
-    _invariant("speed.rmsnorm_faster", _ARMS["rmsnorm_faster"]),
-    _gains_more("speed.raw_slower.vs_rmsnorm", _ARMS["raw_slower"], _RMSNORM),
-    _drift("raw"),
-    _drift("penalty"),
+    *_invariant("invariant.rmsnorm", _RMSNORM),
+    *_claims(
+        "hops.depth.uses.{0.short}",
+        "following pointers, {0} gains at least {limit:g} nats per answer from its loops",
+        *_CONTROLLED,
+        form=("at least", limits.LEAST_GAIN),
+        metric=_GAIN,
+    ),
+    *_gains_more("more.{0.short}.vs_rmsnorm", *((controlled, _RMSNORM) for controlled in _CONTROLLED)),
+    *_gains_more("geometry.raw.vs_{1.short}", (_RAW, _PENALTY), (_RAW, _INTER_LOOP_NORM)),
+    *_claims(
+        "hops.depth.equal_exit.{0.short}.vs_rmsnorm",
+        f"following pointers, once its first exit is at {limits.FIRST_EXIT:g} nats, {{0}} gains at least {{limit:g}} "
+        "nats per answer more from its loops than {1} once its own is",
+        *((controlled, _RMSNORM) for controlled in (_RAW, _PENALTY)),
+        form=("difference", limits.LEAST_AT_EQUAL_EXIT),
+        metric="ce_matched@1-ce_matched@4",
+    ),
+    *_invariant("speed.rmsnorm_faster", _RMSNORM_FASTER),
+    *_gains_more("speed.{0.short}.vs_rmsnorm", (_RAW_SLOWER, _RMSNORM)),
+    *_claims(
+        "hops.depth.scale.rmsnorm.vs_{1.short}",
+        "following pointers, {0} ends in states at least {limit:g} times as large as {1}",
+        *((_RMSNORM, controlled) for controlled in (_RAW, _PENALTY)),
+        form=("ratio", limits.LEAST_DRIFT),
+        metric="norm@4",
+    ),
 )

@@ -4,9 +4,9 @@ answer. None is ever edited to fit a result."""
 from __future__ import annotations
 
 MOST_GAIN = 0.05
-"""CE that loops may gain a model that does not use its depth; 4,096 answers resolve 0.02."""
+"""CE that loops may gain a model that does not use its depth; 4,096 answers resolve differences of 0.02."""
 LEAST_GAIN = 0.1
-"""CE that loops gain a model that does, alone and over one that does not; knowing one step of the way rather than all
+"""CE that loops gain a model that does, alone and compared with one that does not; knowing only one step of the way
 costs about 1."""
 FIRST_EXIT = 0.75
 """CE(1) at which conditions are compared at equal progress. To know answers of one step and guess the others uniformly

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from loopverify.claims.claim import Claim, sentence
+from functools import partial
+
+from loopverify.claims.claim import Claim
 from loopverify.claims.p1 import limits
 from loopverify.claims.p1.conditions import (
     DAMPED,
@@ -12,80 +14,59 @@ from loopverify.claims.p1.conditions import (
     PER_LOOP_RAW,
     TERMINAL_RAW,
     TERMINAL_RMSNORM,
-    Condition,
 )
-from loopverify.claims.p1.published import by_size, entry
+from loopverify.claims.p1.published import column, entry
+from loopverify.claims.template import claims
 
 __all__ = ["APPENDIX_16"]
 
-
-def _norm(condition: Condition, size: str) -> float:
-    return entry("A16", size, condition, "norm")
-
-
-def _of_table_2(condition: Condition, size: str) -> float:
-    return entry("T2", size, condition, "norm")
-
+_claims = partial(claims, source="P1, appendix 16")
 
 APPENDIX_16: tuple[Claim, ...] = (
-    Claim(
-        id="P1.A16.exit_weighted.vs_raw",
-        sentence=sentence(
-            f"{EXIT_WEIGHTED.words} ends in states at least {limits.T2_LEAST_DRIFT:g} times as large as "
-            f"{PER_LOOP_RAW.words}"
-        ),
-        source="P1, appendix 16",
+    *_claims(
+        "P1.A16.exit_weighted.vs_raw",
+        "{0} ends in states at least {limit:g} times as large as {1}",
+        (EXIT_WEIGHTED, PER_LOOP_RAW),
+        form=("ratio", limits.T2_LEAST_DRIFT),
         metric="norm@4",
-        form=EXIT_WEIGHTED.exceeds(PER_LOOP_RAW, by="ratio", least=limits.T2_LEAST_DRIFT),
-        published=by_size(lambda size: _norm(EXIT_WEIGHTED, size) / _of_table_2(PER_LOOP_RAW, size)),
+        published=lambda size, left, right: entry("A16", size, left, "norm") / entry("T2", size, right, "norm"),
     ),
-    Claim(
-        id="P1.A16.exit_weighted.thousands",
-        sentence=sentence(
-            f"{EXIT_WEIGHTED.words} drives the norm of the final state into the thousands, "
-            f"{limits.T2_LEAST_THOUSANDS:,g} or more"
-        ),
-        source="P1, appendix 16",
+    *_claims(
+        "P1.A16.exit_weighted.thousands",
+        "{0} drives the norm of the final state into the thousands, {limit:,g} or more",
+        EXIT_WEIGHTED,
+        form=("at least", limits.T2_LEAST_THOUSANDS),
         metric="norm@4",
-        form=EXIT_WEIGHTED.at_least(limits.T2_LEAST_THOUSANDS),
-        published=by_size(lambda size: _norm(EXIT_WEIGHTED, size)),
+        published=column("A16", "norm"),
     ),
-    Claim(
-        id="P1.A16.damping.smaller",
-        sentence=sentence(
-            f"{TERMINAL_RMSNORM.words} ends in states at least {limits.A16_LEAST_DAMPING:g} times as large as with "
-            "spectral damping"
-        ),
-        source="P1, appendix 16",
+    *_claims(
+        "P1.A16.damping.smaller",
+        "{0} ends in states at least {limit:g} times as large as with spectral damping",
+        (TERMINAL_RMSNORM, DAMPED),
+        form=("ratio", limits.A16_LEAST_DAMPING),
         metric="norm@4",
-        form=TERMINAL_RMSNORM.exceeds(DAMPED, by="ratio", least=limits.A16_LEAST_DAMPING),
-        published=by_size(lambda size: _of_table_2(TERMINAL_RMSNORM, size) / _norm(DAMPED, size)),
+        published=lambda size, left, right: entry("T2", size, left, "norm") / entry("A16", size, right, "norm"),
     ),
-    Claim(
-        id="P1.A16.damping.not_enough",
-        sentence=sentence(
-            f"{DAMPED.words} still ends in states at least {limits.A16_LEAST_LEFT:g} times as large as "
-            f"{TERMINAL_RAW.words}"
-        ),
-        source="P1, appendix 16",
+    *_claims(
+        "P1.A16.damping.not_enough",
+        "{0} still ends in states at least {limit:g} times as large as {1}",
+        (DAMPED, TERMINAL_RAW),
+        form=("ratio", limits.A16_LEAST_LEFT),
         metric="norm@4",
-        form=DAMPED.exceeds(TERMINAL_RAW, by="ratio", least=limits.A16_LEAST_LEFT),
-        published=by_size(lambda size: _norm(DAMPED, size) / _of_table_2(TERMINAL_RAW, size)),
+        published=lambda size, left, right: entry("A16", size, left, "norm") / entry("T2", size, right, "norm"),
     ),
-    Claim(
-        id="P1.A16.latent.tens",
-        sentence=sentence(
-            f"{LATENT.words} keeps the norm of the final state in the tens, {limits.T2_MOST_TENS:g} or less"
-        ),
-        source="P1, appendix 16",
+    *_claims(
+        "P1.A16.latent.tens",
+        "{0} keeps the norm of the final state in the tens, {limit:g} or less",
+        LATENT,
+        form=("at most", limits.T2_MOST_TENS),
         metric="norm@4",
-        form=LATENT.at_most(limits.T2_MOST_TENS),
     ),
-    Claim(
-        id="P1.A16.inter_loop_norm.capped",
-        sentence=sentence(f"{INTER_LOOP_NORM.words} caps its states: their rms is at most {limits.A16_MOST_BETWEEN:g}"),
-        source="P1, appendix 16",
+    *_claims(
+        "P1.A16.inter_loop_norm.capped",
+        "{0} caps its states: their rms is at most {limit:g}",
+        INTER_LOOP_NORM,
+        form=("at most", limits.A16_MOST_BETWEEN),
         metric="rms@4",
-        form=INTER_LOOP_NORM.at_most(limits.A16_MOST_BETWEEN),
     ),
 )

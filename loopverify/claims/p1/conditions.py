@@ -1,14 +1,11 @@
-"""The paper's rows and the conditions that they stand for: the one map between its names and this library's.
+"""The conditions behind the paper's rows: the only map between its names and this library's.
 
 A condition is 'loss/readout' or 'loss/readout/recurrence'; the tables of Sharma & Vu 2026 name some by a short name.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-from loopverify.claims.claim import Bound, Comparison
+from loopverify.claims.template import Condition
 
 __all__ = [
     "CONDITIONS",
@@ -25,45 +22,7 @@ __all__ = [
     "TERMINAL_PENALTY",
     "TERMINAL_RAW",
     "TERMINAL_RMSNORM",
-    "Condition",
 ]
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One condition of the paper."""
-
-    name: str
-    """Loss, readout and, unless it is residual, recurrence: 'per_loop/rmsnorm', as its runs are named."""
-    short: str
-    """In ids of claims, where its loss is known: 'rmsnorm', 'penalty'."""
-    words: str
-    """In sentences of claims."""
-    rows: tuple[str, ...] = ()
-    """What its row is called in those of the paper's tables that do not print `name`."""
-
-    @property
-    def loss(self) -> str:
-        """Where the loss is placed: 'per_loop', of 'per_loop+penalty/rmsnorm', too."""
-        return self.name.split("/")[0].split("+")[0]
-
-    @property
-    def slug(self) -> str:
-        """In ids of claims: 'per_loop.penalty'."""
-        return f"{self.loss}.{self.short}"
-
-    def at_least(self, limit: float) -> Bound:
-        """Every seed reaches the limit."""
-        return Bound(condition=self.name, side="at least", value=limit)
-
-    def at_most(self, limit: float) -> Bound:
-        """No seed exceeds the limit."""
-        return Bound(condition=self.name, side="at most", value=limit)
-
-    def exceeds(self, other: Condition, *, by: Literal["ratio", "difference"], least: float) -> Comparison:
-        """It exceeds another condition by a least effect."""
-        return Comparison(left=self.name, right=other.name, by=by, least=least)
-
 
 TERMINAL_RMSNORM = Condition("terminal/rmsnorm", "rmsnorm", "terminal loss through RMSNorm")
 TERMINAL_RAW = Condition("terminal/raw", "raw", "terminal loss through a raw readout")
@@ -91,10 +50,10 @@ TABLE_2_ROWS = (
     *(TERMINAL_RMSNORM, TERMINAL_RAW, PER_LOOP_RMSNORM, PER_LOOP_RAW, PER_LOOP_FINAL_ONLY),
     *(TERMINAL_PENALTY, PER_LOOP_PENALTY),
 )
-"""The rows of Table 2, in its order."""
+"""The rows of Table 2, in the order of the table."""
 
 CONDITIONS: tuple[Condition, ...] = (*TABLE_2_ROWS, EXIT_WEIGHTED, LATENT, DAMPED, INTER_LOOP_NORM)
-"""Those, and the further conditions of the appendices."""
+"""All conditions: the rows of Table 2, and those of the appendices."""
 
 CONTROLLED = (PER_LOOP_RAW, PER_LOOP_FINAL_ONLY, PER_LOOP_PENALTY)
-"""The per-loop conditions whose scale is under control."""
+"""The per-loop conditions with controlled scale."""

@@ -37,23 +37,23 @@ T4_MOST_CHANGE = 0.02
 T5_MOST_GAIN = 0.01
 """CE that loops may gain a model that does not use its depth."""
 T5_LEAST_GAIN = 0.01
-"""CE that loops gain a model that does, alone and over one that does not."""
+"""CE that loops gain a model that does, alone and compared with one that does not."""
 T5_LEAST_FIRST_EXIT = 0.02
 """CE by which hidden scale is worse at exit 1 under per-loop loss."""
 
 T6_MOST_SPAN = 0.01
 """Least to largest CE over α of a readout that hides scale; for Figure 5 as well."""
 T6_LEAST_SPAN = 0.1
-"""The same of one that shows it."""
+"""The same for a readout that shows scale."""
 T6_LEAST_CONTRAST = 100.0
 """Ratio of radial fractions at the last exit."""
 
 T7_LEAST_SCORE = 0.01
-"""CE, of the choices' NLL and of the gold margin."""
+"""Difference in the choices' NLL and in the gold margin, nats per token."""
 T7_LEAST_PROBABILITY = 0.001
 """Probability of the gold choice."""
 T7_MOST_ACCURACY_LOST = 0.01
-"""Macro accuracy that either readout may be ahead."""
+"""Macro accuracy by which either readout may be ahead."""
 
 T8_LEAST_COST = 0.005
 """CE by which RMSNorm is worse than raw at every depth."""
@@ -86,9 +86,9 @@ T12_MOST_SLOPE_GAP = 0.25
 T13_MOST_LOOPS = 1.1
 """Average loops of a model that does not use its depth."""
 T13_LEAST_MORE_LOOPS = 0.3
-"""Average loops more of a model that does."""
+"""Average additional loops of a model that does."""
 T13_MOST_OVER_BUDGET = 1.02
-"""Dynamic over fixed perplexity on sequences that the threshold was not fit to."""
+"""Dynamic over fixed perplexity on sequences that were not used to fit the threshold."""
 
 T14_LEAST_FAILURE = 1.0
 """CE by which shallow exits fail under terminal loss."""

@@ -6,54 +6,47 @@ Speed is a ratio of interleaved timings on one machine.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
-from loopverify.claims.claim import Bound, Claim, sentence
+from loopverify.claims.claim import Claim
 from loopverify.claims.p1 import limits
 from loopverify.claims.p1.conditions import PER_LOOP_RAW, PER_LOOP_RMSNORM
-from loopverify.claims.p1.published import by_size, entry
+from loopverify.claims.p1.published import difference, entry
+from loopverify.claims.template import Condition, claims
 
 __all__ = ["TABLE_8"]
 
+_claims = partial(claims, source="P1, Table 8")
 
-def _quality(loop: int) -> Claim:
-    rmsnorm, raw = PER_LOOP_RMSNORM, PER_LOOP_RAW
-    return Claim(
-        id=f"P1.T8.quality.K{loop}",
-        sentence=sentence(
-            f"{rmsnorm.words} is at least {limits.T8_LEAST_COST:g} nats per token worse at exit {loop} than {raw.words}"
-        ),
-        source="P1, Table 8",
+
+def _quality(loop: int) -> tuple[Claim, ...]:
+    return _claims(
+        f"P1.T8.quality.K{loop}",
+        f"{{0}} is at least {{limit:g}} nats per token worse at exit {loop} than {{1}}",
+        (PER_LOOP_RMSNORM, PER_LOOP_RAW),
+        form=("difference", limits.T8_LEAST_COST),
         metric=f"ce@{loop}",
-        form=rmsnorm.exceeds(raw, by="difference", least=limits.T8_LEAST_COST),
-        published=by_size(
-            lambda size: entry("T8", size, rmsnorm, f"ce_K{loop}") - entry("T8", size, raw, f"ce_K{loop}")
-        ),
+        published=difference("T8", f"ce_K{loop}"),
     )
 
 
-def _speed(side: Literal["at least", "at most"]) -> Claim:
-    limit, faster = (limits.T8_LEAST_SPEED, "slower") if side == "at least" else (limits.T8_MOST_SPEED, "faster")
-    return Claim(
-        id=f"P1.T8.speed.raw.no_{faster}",
-        sentence=sentence(
-            f"at four loops, {PER_LOOP_RAW.words} is no {faster} than RMSNorm: {side} {limit:g} times its tokens per "
-            "second"
-        ),
-        source="P1, Table 8",
+def _speed(faster: str, kind: Literal["at least", "at most"], limit: float) -> tuple[Claim, ...]:
+    def published(size: str, raw: Condition) -> float:
+        return entry("T8", size, raw, "tokens_per_s_K4") / entry("T8", size, PER_LOOP_RMSNORM, "tokens_per_s_K4")
+
+    return _claims(
+        f"P1.T8.speed.raw.no_{faster}",
+        f"at four loops, {{0}} is no {faster} than RMSNorm: {kind} {{limit:g}} times its tokens per second",
+        PER_LOOP_RAW,
+        form=(kind, limit),
         metric="timing_vs_rmsnorm@4",
-        form=Bound(condition=PER_LOOP_RAW.name, side=side, value=limit),
-        published=by_size(
-            lambda size: (
-                entry("T8", size, PER_LOOP_RAW, "tokens_per_s_K4")
-                / entry("T8", size, PER_LOOP_RMSNORM, "tokens_per_s_K4")
-            )
-        ),
+        published=published,
     )
 
 
 TABLE_8: tuple[Claim, ...] = (
-    *(_quality(loop) for loop in (1, 2, 3, 4)),
-    _speed("at least"),
-    _speed("at most"),
+    *(claim for loop in (1, 2, 3, 4) for claim in _quality(loop)),
+    *_speed("slower", "at least", limits.T8_LEAST_SPEED),
+    *_speed("faster", "at most", limits.T8_MOST_SPEED),
 )

@@ -194,6 +194,16 @@ def test_the_divergence_of_overshoot_is_that_of_the_two_distributions() -> None:
     assert f"KL from the trained exit at 4: {expected:.2g} nats" in run("overshoot", model).message
 
 
+def test_overshoot_looks_beyond_any_number_of_trained_loops() -> None:
+    for trained_loops, longest in ((1, 4), (16, 64), (60, 75), (64, 80)):
+        model = replace(Scaled(1.0, hidden=False).looped(), trained_loops=trained_loops)
+        assert f"KL from the trained exit at {longest / trained_loops:g}: " in run("overshoot", model).message
+    # A state that doubles at every loop overflows in float32 after some 124 loops.
+    late = run("overshoot", replace(Scaled(2.0, hidden=False).looped(), trained_loops=115))
+    assert late.status == "failed"
+    assert "the loss is not finite from K / r0 = 1.0" in late.message
+
+
 def test_the_suite_stays_small() -> None:
     # In steps of the model on some thirty tokens rather than in seconds.
     calls = 0.0

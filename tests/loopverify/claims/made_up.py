@@ -27,16 +27,16 @@ def met(claim: Claim) -> float:
     """A value of the left side (or of the bound's condition) that meets the claim clearly."""
     form = claim.form
     if isinstance(form, Bound):
-        return form.value + (_step(claim) if form.side == "at least" else -_step(claim) / 2)
-    return form.least * 2 * RIGHT if form.by == "ratio" else RIGHT + form.least + _step(claim)
+        return form.limit + (_step(claim) if form.side == "at least" else -_step(claim) / 2)
+    return form.limit * 2 * RIGHT if form.by == "ratio" else RIGHT + form.limit + _step(claim)
 
 
 def missed(claim: Claim) -> float:
     """A value that misses it clearly."""
     form = claim.form
     if isinstance(form, Bound):
-        return form.value + (-_step(claim) / 2 if form.side == "at least" else _step(claim))
-    return form.least / 2 * RIGHT if form.by == "ratio" else RIGHT + form.least - _step(claim) / 2
+        return form.limit + (-_step(claim) / 2 if form.side == "at least" else _step(claim))
+    return form.limit / 2 * RIGHT if form.by == "ratio" else RIGHT + form.limit - _step(claim) / 2
 
 
 def _step(claim: Claim) -> float:

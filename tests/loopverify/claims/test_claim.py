@@ -10,15 +10,15 @@ import pytest
 from loopverify.claims import Bound, Claim, Comparison
 from loopverify.errors import InputError
 
-BOUND = Bound(condition="a/b", side="at most", value=1.0)
-RATIO = Comparison(left="a/b", right="c/d", by="ratio", least=2.0)
+BOUND = Bound(condition="a/b", side="at most", limit=1.0)
+RATIO = Comparison(left="a/b", right="c/d", by="ratio", limit=2.0)
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Comparison(left="a", right="b", by="sum", least=1), "unknown kind of effect 'sum'"),  # type: ignore[arg-type]
-        (lambda: Bound(condition="a", side="near", value=1), "unknown side of a bound 'near'"),  # type: ignore[arg-type]
+        (lambda: Comparison(left="a", right="b", by="sum", limit=1), "unknown kind of effect 'sum'"),  # type: ignore[arg-type]
+        (lambda: Bound(condition="a", side="near", limit=1), "unknown side of a bound 'near'"),  # type: ignore[arg-type]
         (lambda: Claim(id="a.b", sentence="", source="", metric="2", form=BOUND), "metric is '2'"),
         (lambda: Claim(id="a.b", sentence="", source="", metric="ce@1", form=BOUND, alpha=0), r"alpha of a\.b is 0"),
     ],

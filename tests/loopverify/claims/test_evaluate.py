@@ -18,7 +18,7 @@ RATIO = Claim(
     sentence="Left is ten times right.",
     source="nowhere",
     metric="norm@4",
-    form=Comparison(left="left", right="right", by="ratio", least=10),
+    form=Comparison(left="left", right="right", by="ratio", limit=10),
     published={"44m": 891.07, "129m": 39207.0},
 )
 DIFFERENCE = Claim(
@@ -26,14 +26,14 @@ DIFFERENCE = Claim(
     sentence="Left exceeds right.",
     source="nowhere",
     metric="ce@4",
-    form=Comparison(left="left", right="right", by="difference", least=0.5),
+    form=Comparison(left="left", right="right", by="difference", limit=0.5),
 )
 BOUND = Claim(
     id="P0.T0.bound",
     sentence="Exits work.",
     source="nowhere",
     metric="ce@1-ce@4",
-    form=Bound(condition="left", side="at most", value=0.1),
+    form=Bound(condition="left", side="at most", limit=0.1),
 )
 
 

@@ -37,7 +37,7 @@ def bounded(preset: str, value: float, seeds: int = 3) -> list[Run]:
     """Runs of the condition of one bound, with the metric at a multiple of it."""
     claim = CLAIMS["P1.T2.tens.per_loop.raw"]
     assert isinstance(claim.form, Bound)
-    metrics = {claim.metric: value * claim.form.value}
+    metrics = {claim.metric: value * claim.form.limit}
     return [Run(preset=preset, condition=claim.form.condition, seed=seed, metrics=metrics) for seed in range(seeds)]
 
 

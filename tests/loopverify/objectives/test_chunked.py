@@ -316,9 +316,12 @@ def refused(readout: Callable[..., Tensor]) -> lv.Looped:
 def test_it_says_what_it_cannot_do() -> None:
     model = model_of("raw")
     trace = lv.unroll(model.looped(), TOKENS, grad=True)
-    for call in (lambda: named("per_loop", chunk_tokens=0), lambda: weighted_exits(trace, TARGETS, {}, chunk_tokens=0)):
-        with pytest.raises(InputError, match="chunk_tokens is 0; expected an integer >= 1, or None for the plain form"):
-            call()
+    for wrong in (0, 2.5, True):
+        expected = rf"chunk_tokens is {wrong}; expected an integer >= 1, or None for the plain form"
+        with pytest.raises(InputError, match=expected):
+            named("per_loop", chunk_tokens=wrong)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=expected):
+            weighted_exits(trace, TARGETS, {}, chunk_tokens=wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"weights for the exits \[0, 4\] of 3 loops; expected 1..3"):
         weighted_exits(trace, TARGETS, {0: 1.0, 2: 1.0, 4: 1.0})
     loss = total("per_loop", 3)(trace, TARGETS)

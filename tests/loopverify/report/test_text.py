@@ -7,24 +7,10 @@ import sys
 import pytest
 
 from loopverify.claims import CLAIMS
-from loopverify.report import TerminalRow, build
+from loopverify.report import build
 from tests.loopverify.report.sample import TABLE_2, sample_runs
 
 DRIFT = CLAIMS["P1.T2.drift.per_loop.vs_raw"]
-
-
-def test_rows_for_a_table() -> None:
-    rows = build(sample_runs(), [DRIFT]).to_terminal_rows()
-    assert rows == (
-        TerminalRow(
-            claim="P1.T2.drift.per_loop.vs_raw",
-            source="P1, Table 2",
-            paper="×891 (44M), ×728 (129M)",
-            measured="×370 (337…407), ≥ ×30",
-            n="3 vs 3",
-            verdict="held",
-        ),
-    )
 
 
 def test_plain_text() -> None:

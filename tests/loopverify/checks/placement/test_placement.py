@@ -237,6 +237,15 @@ def test_a_norm_is_known_by_what_it_does(module: nn.Module, expected: bool, dtyp
     module.float()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_a_norm_is_known_on_states_with_a_channel_that_stands_out(dtype: torch.dtype) -> None:
+    states = torch.randn(2, 3, 1024)
+    states[..., 7] = 300.0  # 32 times the rms of its token: 1e4 times that overflows in float16
+    for shown in (states.to(dtype), (0.01 * states).to(dtype)):
+        assert normalizes(Norm(1024).to(dtype), shown)
+        assert not normalizes(nn.Identity(), shown)
+
+
 def test_a_module_that_cannot_be_called_on_other_states_is_no_norm() -> None:
     class Picky(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

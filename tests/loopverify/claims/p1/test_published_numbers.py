@@ -10,6 +10,7 @@ from loopverify.claims import CLAIMS, claims_for
 from loopverify.claims.p1 import SOURCE, published
 from loopverify.claims.p1.conditions import PER_LOOP_RAW, TERMINAL_PENALTY, TERMINAL_RAW
 from loopverify.claims.p1.table3 import float32_floor
+from loopverify.claims.template import by_size
 
 log = math.log
 # Typed from the tables of Sharma & Vu 2026; ratios, differences and logarithms are taken here. 44M first, then 129M;
@@ -185,4 +186,4 @@ def test_entries_of_tables_by_name() -> None:
 
 def test_published_tables_come_with_their_source() -> None:
     assert "arXiv 2606.24898" in SOURCE
-    assert dict(published.by_size(lambda size: {"44m": 1.0}[size])) == {"44m": 1.0}
+    assert dict(by_size(lambda size: {"44m": 1.0}[size])) == {"44m": 1.0}
