@@ -56,13 +56,13 @@ def ensure(
     determinants = spec.determinants(examples)
     ranks.require_equal({**determinants, **determinants["preset"], "preset": spec.preset.name})
     policy = policy or CheckpointPolicy()
+    if policy.start is not None:
+        policy.start.require_of(determinants)
     if spec.continued != (policy.start and policy.start.digest):
         raise InputError(
             f"{spec.label} is continued from {spec.continued}, and policy.start is {policy.start}; expected "
             "spec.continued to be the digest of policy.start, since a continued run is another run"
         )
-    if policy.start is not None:
-        policy.start.require_of(determinants)
     checkpoints = Checkpoints(store.root, store.key(determinants), ranks=ranks, keep=policy.keep)
     with store.lock(determinants) if ranks.first else nullcontext():
         found = find(spec, store, examples, say) if ranks.first else None

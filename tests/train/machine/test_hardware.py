@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from loopverify.errors import InputError
 from tests.train.micro import micro_hops
@@ -53,7 +54,7 @@ def test_they_are_the_same_whatever_a_process_has_and_its_own_afterwards(odd_pro
 def test_a_run_in_an_odd_process_is_the_same_run(odd_process: dict[str, object]) -> None:
     spec = RunSpec(preset=micro_hops(), loss="per_loop", readout="rmsnorm")
     examples = open_examples(spec, RunStore("nowhere"))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast("cpu", dtype=torch.bfloat16), sdpa_kernel(SDPBackend.MATH):
         weights, metrics = train(spec, examples, lambda event: None)
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("highest")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from train.provenance.closure import closure, digest
 from train.provenance.module import UntraceableError, parsed
 
+ROOT = Path(__file__).parents[3]
 Files = Mapping[str, str]
 BASE = {
     "train/__init__.py": '"""A package."""\n',
@@ -242,3 +249,46 @@ def test_the_digest_is_one_of_syntax() -> None:
 def test_a_module_that_moves_is_another() -> None:
     one, other = ({f"train/{name}.py": "x = 1\n", "train/__init__.py": ""} for name in ("one", "other"))
     assert digest(closure(["train.one"], one.get)) != digest(closure(["train.other"], other.get))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("from properties.blocks import x", "properties.blocks is no part of loopverify or train"),
+        ("import sys as s", "sys under another name"),
+        ("from sys import modules", "sys.modules"),
+        ("from builtins import eval as e", "builtins"),
+        ("import train.pack as p\nx = p.__path__", "__path__"),
+        ("# -*- coding: latin-1 -*-\nx = 1", "declares an encoding; expected UTF-8"),
+        ("\n# vim: set fileencoding=cp1252 :\nx = 1", "declares an encoding"),
+    ],
+)
+def test_code_that_hides_what_it_depends_on_is_refused(source: str, message: str) -> None:
+    with pytest.raises(UntraceableError, match=message):
+        found(source)
+
+
+def test_an_encoding_that_is_utf_8_or_no_comment_is_none_of_another() -> None:
+    assert found("# coding: utf-8\nx = 1") == found("x = '# coding: latin-1'") == set()
+
+
+def test_old_bytecode_is_not_run_under_the_key_of_new_code(tmp_path: Path) -> None:
+    script = (
+        "import sys\nsys.dont_write_bytecode = False\n"
+        "import train.specification.preset_fields\nfrom train.provenance.closure import code_digest\n"
+        "code_digest('train.specification.preset_fields')\n"
+    )
+    for package in ("loopverify", "train"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-c", script]
+    run = partial(subprocess.run, command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run(env=environment | {"PYTHONPATH": str(tmp_path)}).returncode == 0
+    source = tmp_path / "train" / "specification" / "preset_fields.py"
+    times, text = source.stat(), source.read_text(encoding="utf-8")
+    source.write_text(text.replace("step / ", "step * "), encoding="utf-8")
+    assert source.read_text(encoding="utf-8") != text
+    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
+    done = run(env=environment | {"PYTHONPATH": str(tmp_path)})
+    assert done.returncode != 0
+    assert "train.specification.preset_fields runs from bytecode that is not that of preset_fields.py" in done.stderr

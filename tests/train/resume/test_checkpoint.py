@@ -239,6 +239,14 @@ class TestWrongUse:
         with pytest.raises(InputError, match=r"is a checkpoint of another run: its seed is 0; expected 1, that of the"):
             other.run(CheckpointPolicy(start=open_checkpoint(path)))
 
+    def test_a_start_that_the_spec_does_not_name_is_refused(self, bench: Bench) -> None:
+        bench.stop_after(1)
+        (path,) = bench.partial.iterdir()
+        with pytest.raises(InputError, match=r"expected spec.continued to be the digest of policy.start"):
+            bench.run(CheckpointPolicy(start=open_checkpoint(path)))
+        with pytest.raises(InputError, match=r"is continued from 1234, and policy.start is None"):
+            Bench(replace(bench.spec, continued="1234"), bench.store).run()
+
     def test_a_folder_that_is_no_checkpoint_is_refused(self, bench: Bench, tmp_path: Path) -> None:
         with pytest.raises(
             InputError, match=r"not a valid checkpoint: manifest.json is missing; give a folder partial"

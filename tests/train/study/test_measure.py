@@ -248,6 +248,17 @@ def test_a_measurement_that_gives_other_metrics_than_listed_ends_everything(
     assert not [path for path in (store.root / "measurements").rglob("metrics.json") if "spread" in path.read_text()]
 
 
+def test_each_run_is_measured_on_its_own_text(stored: Stored, tmp_path: Path) -> None:
+    store, spec, run = stored
+    text = tmp_path / "other.txt"
+    text.write_text("a b c d e f g h " * 500 + "\n\n" + "c a b e d h g f " * 500, encoding="utf-8")
+    other, another = trained(store, text)
+    wanted = {spec.condition: {"ce_run@1"}}
+    both = measured({spec: run, other: another}, wanted, store, lambda text: None)
+    (alone,) = measured({other: another}, wanted, RunStore(tmp_path / "again"), lambda text: None)
+    assert both[1].metrics["ce_run@1"] == alone.metrics["ce_run@1"] == pytest.approx(alone.metrics["ce@1"], abs=1e-5)
+
+
 def test_infinite_metrics_survive_the_store(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     store, spec, run = stored
     odd = dict(zip(CLAMP, (math.inf, math.nan, 1.0), strict=True))
