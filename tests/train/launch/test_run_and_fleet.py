@@ -190,7 +190,7 @@ def test_the_command_trains_and_prints_exits_and_norms(
         (("--preset", "huge"), "error: unknown preset 'huge'; expected one of: tiny, small, 44m, 129m, 1.4b"),
         (("--loss", "dense"), "error: unknown loss 'dense'"),
         (("--readout", "soft"), "error: unknown readout 'soft'"),
-        (("--seed", str(10**30)), "below 2^63"),
+        (("--seed", str(10**30)), "expected an integer in 0..2^31 - 1"),
         (("--data", "/no/such/text"), "error: unknown text '/no/such/text'"),
     ],
 )
