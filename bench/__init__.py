@@ -1,1 +1,1 @@
-"""What it costs: every figure a ratio of two things timed in turns in one run. See bench/README.md."""
+"""Benchmarks: every figure is a ratio of two interleaved timings from one run. See bench/README.md."""

@@ -1,7 +1,7 @@
-"""`python -m bench`: measure, and put the record and the plot of what was measured into bench/.
+"""`python -m bench`: measure, and write the record and the plot of the measurements to bench/.
 
--k EXPRESSION measures only what it selects, as pytest does, and keeps the rest of the last measurement; --from-json
-draws the plot of that again, without measuring. `python -m docs --write` puts the table into bench/README.md.
+-k EXPRESSION selects benchmarks, as in pytest, and keeps the other results of the last measurement; --from-json draws
+its plot again without measuring. `python -m docs --write` writes the table to bench/README.md.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("-k", dest="selected", metavar="EXPRESSION", help="measure only these, and keep the others")
     parser.add_argument("--from-json", action="store_true", help="do not measure again")
-    asked = parser.parse_args()
-    file = HERE / f"{asked.device}.json"
-    status = 0 if asked.from_json else _measure(file, asked.device, asked.selected)
+    arguments = parser.parse_args()
+    file = HERE / f"{arguments.device}.json"
+    status = 0 if arguments.from_json else _measure(file, arguments.device, arguments.selected)
     if not file.exists():
         print(f"error: no measurement in {file}; measure on a machine that has the device", file=sys.stderr)  # noqa: T201
         return WRONG_USE
     rows, _ = measured(file)
     bars = [
         RatioBar(
-            label=f"{row.told}\n{row.shape}, over {row.peer}",
+            label=f"{row.label}\n{row.shape}, over {row.peer}",
             median=row.median,
             low=row.low,
             high=row.high,
@@ -41,7 +41,7 @@ def main() -> int:
         )
         for row in rows
     ]
-    (HERE / f"{asked.device}.svg").write_text(draw_ratios(bars), encoding="utf-8")
+    (HERE / f"{arguments.device}.svg").write_text(draw_ratios(bars), encoding="utf-8")
     return status
 
 

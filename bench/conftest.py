@@ -38,19 +38,19 @@ def quick(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def contest(benchmark: BenchmarkFixture, device: str, quick: bool) -> Contest:
-    """contest(subject, {"peer": job}, told=..., shape=..., rounds=...) times them in turns."""
+    """contest(subject, {"peer": job}, label=..., shape=..., rounds=...) times them, interleaved."""
     return Contest(benchmark, device, quick)
 
 
 @pytest.fixture(params=list(SHAPES))
 def shape(request: pytest.FixtureRequest, quick: bool) -> Shape:
-    """Each preset that is measured."""
+    """Every measured preset."""
     return QUICK if quick else SHAPES[request.param]
 
 
 @pytest.fixture
 def large(quick: bool) -> Shape:
-    """The shape that the goals are about."""
+    """The shape to which the goals apply."""
     return QUICK if quick else SHAPES["44m"]
 
 

@@ -1,4 +1,4 @@
-"""One thing timed against others, in turns: each round runs the others first, in alternating order, then it."""
+"""One job timed against others, interleaved: each round runs the others first, in alternating order, then the job."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def clock_of(device: str) -> Callable[[], float]:
 
 @dataclass(frozen=True)
 class Contest:
-    """Times jobs by pytest-benchmark, and notes the ratios in its record."""
+    """Times jobs with pytest-benchmark and adds the ratios to its record."""
 
     benchmark: BenchmarkFixture
     device: str
@@ -51,17 +51,17 @@ class Contest:
         subject: Job,
         peers: Mapping[str, Job],
         *,
-        told: str,
+        label: str,
         shape: str,
         rounds: int,
         goals: Mapping[str, float] | None = None,
         skipped: Mapping[str, str] | None = None,
     ) -> list[Ratio]:
-        """Time `subject` against `peers` for `rounds` rounds after one that does not count.
+        """Time `subject` against `peers` for `rounds` rounds after one warm-up round.
 
         Args:
-            told: what the subject is, for the table.
-            goals: the most that the ratio to a peer should be, by peer.
+            label: the name of the subject in the table.
+            goals: upper limits of the ratio to a peer, by peer.
             skipped: why other peers are not timed, by peer.
         """
         device, seconds = torch.device(self.device), []
@@ -85,7 +85,7 @@ class Contest:
             for name in peers
         ]
         self.benchmark.extra_info.update(
-            told=told, shape=shape, ratios=[asdict(ratio) for ratio in ratios], skipped=dict(skipped or {})
+            label=label, shape=shape, ratios=[asdict(ratio) for ratio in ratios], skipped=dict(skipped or {})
         )
         return ratios
 

@@ -47,17 +47,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.early_exit_tables", description=__doc__)
     parser.add_argument("--runs", default="runs", help="the run store (default: runs/)")
     parser.add_argument("--steps", type=int, help="train for so many steps instead of the preset's")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     try:
-        _tell(RunStore(runs_folder(asked.runs)), asked.steps)
+        _report(RunStore(runs_folder(arguments.runs)), arguments.steps)
     except LoopverifyError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 2
     return 0
 
 
-def _tell(store: RunStore, steps: int | None) -> None:
+def _report(store: RunStore, steps: int | None) -> None:
     for subject in _subjects(store, steps):
         rows = [torch.cat(part) for part in zip(*subject.batches(2 * SEQUENCES), strict=True)]
         fit = [(rows[0][::2], rows[1][::2])]
@@ -98,7 +98,7 @@ def _tokens(subject: Subject, fit: Pairs, judged: Pairs) -> Iterator[str]:
             threshold = calibrate(table, budget)
             known = halt(other, threshold)
             ratio = math.exp(known.loss - known.exit_losses[-1])
-            yield f"  a token by {score}, budget {budget}: {known.average_loops:.2f} loops, perplexity × {ratio:.3f}"
+            yield f"  per token by {score}, budget {budget}: {known.average_loops:.2f} loops, perplexity × {ratio:.3f}"
             for effect in exit_effect(subject.module, judged, EarlyExit(threshold=threshold, score=score)):
                 yield (
                     f"    {effect.missing}: selected {effect.selected_loops:.2f}, executed "

@@ -79,5 +79,5 @@ if __name__ == "__main__":
     parser.add_argument("readout")
     parser.add_argument("wide", type=lambda text: Wide(**json.loads(text)))
     parser.add_argument("device")
-    asked = parser.parse_args()
-    print(_measure(asked.form, asked.readout, asked.wide, asked.device))  # noqa: T201 - its result
+    arguments = parser.parse_args()
+    print(_measure(arguments.form, arguments.readout, arguments.wide, arguments.device))  # noqa: T201 - its result

@@ -15,7 +15,7 @@ __all__ = ["Measured", "measured", "merged", "table"]
 class Measured:
     """One ratio: what was measured, at which shape, over what."""
 
-    told: str
+    label: str
     shape: str
     peer: str
     median: float
@@ -36,7 +36,7 @@ def measured(json_file: Path) -> tuple[list[Measured], dict[str, Any]]:
     """
     data = json.loads(json_file.read_text(encoding="utf-8"))
     rows = [
-        Measured(told=of["extra_info"]["told"], shape=of["extra_info"]["shape"], **ratio)
+        Measured(label=of["extra_info"]["label"], shape=of["extra_info"]["shape"], **ratio)
         for of in data["benchmarks"]
         for ratio in of["extra_info"].get("ratios", ())
     ]
@@ -69,5 +69,5 @@ def table(rows: Iterable[Measured], machine: dict[str, Any]) -> str:
     for row in rows:
         span = "" if row.low == row.high else f"{row.low:.3g} – {row.high:.3g}"
         goal = "" if row.at_most is None else f"≤ {row.at_most:g}: {'held' if row.held else '**not held**'}"
-        lines.append(f"| {row.told} | {row.shape} | {row.peer} | **{row.median:.3g}** | {span} | {goal} |")
+        lines.append(f"| {row.label} | {row.shape} | {row.peer} | **{row.median:.3g}** | {span} | {goal} |")
     return "\n".join(lines)

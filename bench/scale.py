@@ -31,12 +31,12 @@ __all__ = ["Taken", "measure", "random_corpus"]
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """Train presets for a few steps on random tokens, and say how fast that was and what it needed."""
+    """Train presets for a few steps on random tokens and print speed, memory and loss."""
 
     presets: tuple[str, ...] = ("44m", "129m")
     conditions: tuple[str, ...] = ("per_loop/rmsnorm", "per_loop/raw")
     steps: int = 40
-    """Of each; the first ten are not timed."""
+    """Steps per run; the first ten are not timed."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     compile: bool = False
@@ -47,7 +47,7 @@ class Arguments:
     """CPU threads; torch's own choice when omitted."""
 
     def specs(self) -> Iterator[RunSpec]:
-        """The runs these arguments name."""
+        """The runs that these arguments select."""
         if self.steps <= STEP_EVENT_EVERY:
             raise InputError(f"steps is {self.steps}; expected more than the {STEP_EVENT_EVERY} that are not timed")
         device, _ = use_device(self.device)
@@ -62,28 +62,28 @@ class Arguments:
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """What some steps of a preset took."""
+    """Speed, memory and loss of some steps of a preset."""
 
     tokens_per_s: float
     mfu: float | None
-    """None: on a CPU, in float32, or on a GPU whose peak is not known."""
+    """None on a CPU, in float32, or on a GPU whose peak is unknown."""
     peak_gib: float
     losses: tuple[float, float]
-    """Of the tenth step and of the last (nats a token)."""
+    """Loss of the tenth and of the last step (nats per token)."""
 
 
 def main() -> int:
     """Exit status 0: all were measured; 2: wrong use, or too little memory."""
     arguments = tyro.cli(Arguments, prog="python -m bench.scale")
     try:
-        _tell(list(arguments.specs()))
+        _report(list(arguments.specs()))
     except LoopverifyError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 2
     return 0
 
 
-def _tell(specs: list[RunSpec]) -> None:
+def _report(specs: list[RunSpec]) -> None:
     print("| preset, condition | batch | computed in | tokens/s | MFU | peak memory (GiB) | loss |")  # noqa: T201
     print("|---|---|---|---|---|---|---|", flush=True)  # noqa: T201
     for spec in specs:

@@ -28,7 +28,7 @@ class Shape:
     rounds: int
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         p = self.preset
         return f"{p.name}: {p.batch} × {p.seq_len} tokens, K = {p.loops}, V = {self.vocab_size:,}"
 
@@ -50,21 +50,26 @@ class Shape:
         return tokens, targets
 
     def step(self, loss: str, readout: str, device: str) -> Callable[[], None]:
-        """One step of the harness, as a run takes it."""
+        """One training step of the harness."""
         spec, module = self.spec(loss, readout), self.module(readout, device)
         stepper = Stepper(
-            spec, trainee(spec, module, ALONE), torch.device(device), steps=10_000, ranks=ALONE, say=lambda told: None
+            spec,
+            trainee(spec, module, ALONE),
+            torch.device(device),
+            steps=10_000,
+            ranks=ALONE,
+            say=lambda message: None,
         )
         tokens, targets = self.batch(device)
         return lambda: stepper.step(5_000, tokens, targets)
 
     def peer(self) -> GPT:
-        """The same model as people write it."""
+        """The same model in plain PyTorch."""
         p = self.preset
         return GPT(self.vocab_size, p.d_model, p.layers, p.heads, p.d_ff, p.loops, p.tied_head)
 
     def peer_step(self, device: str) -> Callable[[], Tensor]:
-        """One step of the same training as people write it."""
+        """One step of the same training in plain PyTorch."""
         torch.manual_seed(0)
         model = self.peer().to(device)
         optimizer = torch.optim.AdamW(
@@ -85,7 +90,7 @@ class Wide:
     rounds: int
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         return f"K = {self.exits}, N = {self.tokens:,}, d = {self.channels}, V = {self.vocab_size:,}"
 
 

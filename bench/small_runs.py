@@ -61,7 +61,7 @@ def stacked_step(shape: Shape, members: int, device: str) -> Callable[[], None]:
 
 @contextmanager
 def processes(count: int, steps: int, quick: bool) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that take `steps` steps of the harness whenever they are told to."""
+    """Processes that take `steps` steps of the harness on request."""
     command = [sys.executable, "-m", "bench.small_runs", str(steps), *(["quick"] if quick else [])]
     root = Path(__file__).parent.parent
     children = [
@@ -74,25 +74,25 @@ def processes(count: int, steps: int, quick: bool) -> Iterator[list[subprocess.P
         yield children
     finally:
         for child in children:
-            child.communicate()  # its input ends, and so does it
+            child.communicate()  # closes its input, which ends it
 
 
 def seconds_side_by_side(children: list[subprocess.Popen[str]]) -> float:
-    """Of the wall, for all to take their steps at once."""
+    """Wall-clock seconds in which all take their steps in parallel."""
     begun = time.perf_counter()
     for child in children:
-        _tell(child)
+        _start(child)
     for child in children:
         _answer(child)
     return time.perf_counter() - begun
 
 
 def seconds_in_turn(children: list[subprocess.Popen[str]]) -> float:
-    """Of the wall, for all to take their steps one after another."""
+    """Wall-clock seconds in which all take their steps one after another."""
     return sum(seconds_side_by_side([child]) for child in children)
 
 
-def _tell(child: subprocess.Popen[str]) -> None:
+def _start(child: subprocess.Popen[str]) -> None:
     assert child.stdin is not None
     child.stdin.write("go\n")
     child.stdin.flush()

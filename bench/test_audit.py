@@ -12,8 +12,8 @@ def test_audit(contest: Contest, shape: Shape, device: str) -> None:
     contest(
         lambda: lv.audit(model, tokens, targets),
         {"a training step": shape.step("per_loop", "rmsnorm", device)},
-        told="audit of the batch of one step",
-        shape=shape.told,
+        label="audit of the batch of one step",
+        shape=shape.label,
         rounds=shape.rounds,
     )
 
@@ -24,7 +24,7 @@ def test_watch(contest: Contest, shape: Shape, device: str) -> None:
     contest(
         lambda: watch.look(0, trace),
         {"a training step": shape.step("per_loop", "rmsnorm", device)},
-        told="look of a watch at the states of one step",
-        shape=shape.told,
+        label="look of a watch at the states of one step",
+        shape=shape.label,
         rounds=shape.rounds,
     )

@@ -27,7 +27,7 @@ def _prompts(shape: Shape, device: str) -> Tensor:
 
 
 def _uncached(module: LoopedTransformer, tokens: Tensor) -> Tensor:
-    """Greedy generation as without a cache: everything anew for every token."""
+    """Greedy generation without a cache: the whole sequence is computed again for every token."""
     model = module.looped()
     for _ in range(NEW):
         last = model.readout(unroll(model, tokens).states[-1][:, -1:], None, 4, 4)
@@ -35,7 +35,7 @@ def _uncached(module: LoopedTransformer, tokens: Tensor) -> Tensor:
     return tokens
 
 
-def _told(shape: Shape) -> str:
+def _shape_label(shape: Shape) -> str:
     return f"{shape.preset.name}: {ROWS} prompts of {PROMPT} tokens, {NEW} new ones, V = {shape.vocab_size:,}"
 
 
@@ -44,8 +44,8 @@ def test_cached_generation(contest: Contest, large: Shape, device: str) -> None:
     contest(
         partial(generate, module, prompts, NEW),
         {"without a cache": partial(_uncached, module, prompts)},
-        told="cached generation at full depth",
-        shape=_told(large),
+        label="cached generation at full depth",
+        shape=_shape_label(large),
         rounds=large.rounds,
     )
 
@@ -60,7 +60,7 @@ def test_early_exits(contest: Contest, large: Shape, device: str, missing: Any, 
     contest(
         partial(generate, module, prompts, NEW, early_exit=rule),
         {"full depth": partial(generate, module, prompts, NEW)},
-        told=f"generation with early exits, {leaving}, missing keys by {missing}",
-        shape=_told(large),
+        label=f"generation with early exits, {leaving}, missing keys by {missing}",
+        shape=_shape_label(large),
         rounds=large.rounds,
     )

@@ -28,9 +28,9 @@ from loopverify.looped import Looped
 
 BATCHES, ROWS, TOKENS = 2, 8, 64
 LEAST_SHARE = 0.95
-"""Of the ideal speed-up."""
+"""Smallest fraction of the ideal speed-up."""
 PLANS = {1: (1,) * 8, 2: (1, 1, 1, 1, 2, 3, 3, 4), 3: (1, 2, 2, 3, 4, 4, 4, 4)}
-"""Exits of eight sequences, by their mean."""
+"""Exits of eight sequences, by their mean exit."""
 CASES = [(score, depth) for score in ("margin", "state_change") for depth in PLANS] + [
     ("margin/8", 2),
     ("margin~64", 2),
@@ -83,7 +83,7 @@ def test_halting(contest: Contest, large: Shape, device: str, score: str, depth:
     to_deepest, to_first = contest(
         run,
         fixed,
-        told=f"halting by {score}, {depth} of {K} loops on average, {work.head_products:.3g} head products per token",
+        label=f"halting by {score}, {depth} of {K} loops on average, {work.head_products:.3g} head products per token",
         shape=f"{large.preset.name}: {BATCHES} × {ROWS} × {T} tokens, V = {large.vocab_size:,}",
         rounds=large.rounds,
     )
@@ -95,7 +95,7 @@ def test_halting(contest: Contest, large: Shape, device: str, score: str, depth:
 
 
 def _multiplications(model: Looped, tokens: Tensor) -> float:
-    """Of a head product, those of a loop being 1."""
+    """Multiplications of a head product relative to those of a loop."""
     counts = []
     state, context = model.embed(tokens)
     for part in (lambda: model.readout(state, context, 1, 1), lambda: model.step(state, context, 1)):
@@ -106,7 +106,7 @@ def _multiplications(model: Looped, tokens: Tensor) -> float:
 
 
 def _share(to_deepest: Ratio, ideal: float, how: str, judged: bool) -> dict[str, object]:
-    """The time over that of an ideal speed-up over full depth."""
+    """The time relative to that of the ideal speed-up."""
     return asdict(
         Ratio(
             peer=f"ideal by counted work, by {how} (×{ideal:.2f})",

@@ -30,8 +30,8 @@ def test_per_loop(contest: Contest, wide: Wide, device: str, readout: str) -> No
     contest(
         forward_and_backward("chunked", exits),
         {name: forward_and_backward(name, exits) for name in names},
-        told=f"per-loop loss in chunks of {CHUNK_TOKENS} tokens, {readout}",
-        shape=wide.told,
+        label=f"per-loop loss in chunks of {CHUNK_TOKENS} tokens, {readout}",
+        shape=wide.label,
         rounds=wide.rounds,
         goals={"eager": 0.9, CHUNKED: 1.0},
     )
@@ -48,8 +48,8 @@ def test_per_loop_against_all_peers(contest: Contest, wide: Wide, device: str, q
     contest(
         forward_and_backward("chunked", exits),
         {name: forward_and_backward(name, exits) for name in ("plain", *peers.PEERS) if name not in skipped},
-        told=f"per-loop loss in chunks of {CHUNK_TOKENS} tokens, rmsnorm",
-        shape=wide.told,
+        label=f"per-loop loss in chunks of {CHUNK_TOKENS} tokens, rmsnorm",
+        shape=wide.label,
         rounds=wide.rounds,
         skipped=skipped,
     )
@@ -65,8 +65,8 @@ def test_peak_memory(benchmark: BenchmarkFixture, wide: Wide, device: str, reado
     states = wide.exits * wide.tokens * wide.channels * 4 / 2**20
     benchmark.pedantic(forward_and_backward("chunked", exits_of(replace(wide, tokens=64), readout, device)), rounds=1)
     benchmark.extra_info.update(
-        told=f"peak memory of the per-loop loss in chunks of {CHUNK_TOKENS} tokens, {readout}",
-        shape=wide.told,
+        label=f"peak memory of the per-loop loss in chunks of {CHUNK_TOKENS} tokens, {readout}",
+        shape=wide.label,
         mib=mib | {"chunked, K = 1": one, "the gradients of the K states": states},
         ratios=[
             _share("eager", mib["chunked"] / mib["eager"], 0.08),
@@ -95,8 +95,8 @@ def test_gradients_against_float64(benchmark: BenchmarkFixture, wide: Wide, read
         if mine.grad is not None and right.grad is not None
     )
     benchmark.extra_info.update(
-        told=f"relative error of the gradients of the chunked loss in float32, {readout}",
-        shape=small.told,
+        label=f"relative error of the gradients of the chunked loss in float32, {readout}",
+        shape=small.label,
         ratios=[_share("float64", off, 1e-5)],
     )
     assert off <= 1e-5
@@ -116,8 +116,8 @@ def test_the_penalty_in_a_training_step(contest: Contest, large: Shape, device: 
     contest(
         penalty,
         {"a training step": large.step("per_loop", "rmsnorm", device)},
-        told="norm penalty, forward and backward",
-        shape=large.told,
+        label="norm penalty, forward and backward",
+        shape=large.label,
         rounds=large.rounds,
         goals={"a training step": 0.01},
     )

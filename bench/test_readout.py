@@ -48,8 +48,8 @@ def test_readout(contest: Contest, large: Shape, device: str, readout: str) -> N
                 copy[:, :half].copy_(state[:, :half]),
             ],
         },
-        told=f"readout {readout}, one exit, forward and backward",
-        shape=large.told,
+        label=f"readout {readout}, one exit, forward and backward",
+        shape=large.label,
         rounds=large.rounds,
     )
 
@@ -62,8 +62,8 @@ def test_a_normalized_readout_in_a_training_step(contest: Contest, large: Shape,
     contest(
         lambda: [one_exit() for _ in range(large.preset.loops)],
         {"a training step": large.step("per_loop", readout, device)},
-        told=f"readout {readout}, all exits, forward and backward",
-        shape=large.told,
+        label=f"readout {readout}, all exits, forward and backward",
+        shape=large.label,
         rounds=large.rounds,
         goals={"a training step": 0.03},
     )

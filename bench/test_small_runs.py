@@ -25,8 +25,8 @@ def test_stacked_members(contest: Contest, device: str, quick: bool) -> None:
     contest(
         stacked_step(shape, MEMBERS, device),
         {"a step of each, one after another": lambda: [step() for _ in range(MEMBERS)]},
-        told=f"one step of {MEMBERS} members stacked by torch.func",
-        shape=shape.told,
+        label=f"one step of {MEMBERS} members stacked by torch.func",
+        shape=shape.label,
         rounds=shape.rounds,
         goals={"a step of each, one after another": 1 / 1.5},
     )
@@ -49,5 +49,5 @@ def test_processes_side_by_side(benchmark: BenchmarkFixture, device: str, quick:
         at_most=1 / 1.5,
     )
     benchmark.extra_info.update(
-        told="two runs side by side, a process and a thread each (wall)", shape=shape.told, ratios=[asdict(ratio)]
+        label="two runs side by side, a process and a thread each (wall)", shape=shape.label, ratios=[asdict(ratio)]
     )

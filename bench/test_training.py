@@ -1,4 +1,4 @@
-"""Training throughput: a step of the harness against the same step as people write it, on the same model."""
+"""Training throughput: a step of the harness against a plain PyTorch step on the same model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ def test_training_step(contest: Contest, shape: Shape, device: str) -> None:
     contest(
         shape.step("per_loop", "rmsnorm", device),
         {"a plain loop after nanoGPT": shape.peer_step(device)},
-        told="training step of the harness, per_loop/rmsnorm",
-        shape=shape.told,
+        label="training step of the harness, per_loop/rmsnorm",
+        shape=shape.label,
         rounds=3 * shape.rounds,  # the closest of all goals
         goals={"a plain loop after nanoGPT": 1.0},
     )

@@ -1,1 +1,1 @@
-"""What the kit is measured against: the same work as people write it."""
+"""The peers of the benchmarks: the same work in plain PyTorch."""

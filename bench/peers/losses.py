@@ -1,4 +1,4 @@
-"""Per-loop cross-entropy as people write it, and through what libraries offer for one exit.
+"""Per-loop cross-entropy in plain PyTorch, and with the losses that libraries offer for one exit.
 
 Each takes the K states that exits read, what turns a state into what the head sees, the weight of the head and the
 targets: states (K of (B, T, D)), weight (V, D), targets (B, T) int64; it returns the mean over exits, a scalar.

@@ -1,4 +1,4 @@
-"""A looped transformer and its training step as people write them, after nanoGPT's model.py and train.py.
+"""A looped transformer and its training step in plain PyTorch, after nanoGPT's model.py and train.py.
 
 The same model as `loopverify.models.LoopedTransformer` with an RMSNorm readout, parameter by parameter, in one file:
 nothing of loopverify is used.

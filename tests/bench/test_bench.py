@@ -68,10 +68,10 @@ def test_wrong_use_ends_in_words_before_anything_is_measured(
     monkeypatch.setattr(sys, "argv", [module.__name__, *arguments.split()])
     monkeypatch.setattr(scale, "measure", lambda spec: pytest.fail("measured"))
     assert module.main() == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("error: ")
-    assert words in told.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("error: ")
+    assert words in output.err
 
 
 def test_no_table_is_made_of_what_was_not_measured(
@@ -84,7 +84,7 @@ def test_no_table_is_made_of_what_was_not_measured(
 
 
 def test_a_table_tells_which_goals_are_held() -> None:
-    row = {"told": "a", "shape": "b", "peer": "c", "low": 0.4, "high": 0.6}
+    row = {"label": "a", "shape": "b", "peer": "c", "low": 0.4, "high": 0.6}
     rows = [Measured(median=0.5, at_most=goal, **row) for goal in (None, 0.5, 0.49)]
     assert [of.held for of in rows] == [None, True, False]
     machine = {"cpu": {}, "torch": "2", "device": "cpu", "when": "today", "load": "none"}

@@ -1,4 +1,4 @@
-"""A process that trains one run in children of its own, and kills them at the moments asked for.
+"""A process that trains one run in children of its own, and kills them at the given moments.
 
 torch is imported once; each child is a fork. Commands come as lines of JSON on stdin, answers on stdout:
 {"store", "kill_at": step, "after": seconds, "every": seconds} (but for the store, each may be left out) ->
@@ -59,8 +59,8 @@ def _serve(text: str | None, preset: dict[str, Any]) -> None:
     shape = micro_hops(**preset) if text is None else micro(Path(text), **preset)
     spec = RunSpec(preset=shape, loss="per_loop", readout="rmsnorm")
 
-    def child(runs: RunStore, how: dict[str, Any], told: IO[str]) -> int:
-        say = lambda text: told.write(f"{text}\n") and told.flush()  # noqa: E731
+    def child(runs: RunStore, how: dict[str, Any], log: IO[str]) -> int:
+        say = lambda text: log.write(f"{text}\n") and log.flush()  # noqa: E731
         try:
             ensure(spec, runs, lambda event: None, say, policy=CheckpointPolicy(every=how.get("every", 0.0)))
         except LoopverifyError as error:
@@ -72,13 +72,13 @@ def _serve(text: str | None, preset: dict[str, Any]) -> None:
         how = json.loads(line)
         runs = RunStore(how["store"])
         partial = runs.root / "partial" / runs.key(spec.determinants(open_examples(spec, runs)))
-        with tempfile.TemporaryFile("w+") as told:
+        with tempfile.TemporaryFile("w+") as log:
             pid = os.fork()
             if pid == 0:
-                os._exit(child(runs, how, told))
+                os._exit(child(runs, how, log))
             status = _watch(pid, partial, how)
-            told.seek(0)
-            sys.stdout.write(json.dumps({"status": status, "said": told.read().splitlines()}) + "\n")
+            log.seek(0)
+            sys.stdout.write(json.dumps({"status": status, "said": log.read().splitlines()}) + "\n")
             sys.stdout.flush()
 
 

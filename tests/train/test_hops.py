@@ -119,7 +119,7 @@ def test_another_learning_rate_trains_another_model(tmp_path: Path) -> None:
     assert [line["lr"] for line in lines if line["event"] == "step"] == [5e-3 * 4 / 50]
 
 
-def test_whatever_is_measured_on_a_text_can_be_measured_on_a_task(tmp_path: Path) -> None:
+def test_every_measurement_on_text_also_works_on_a_task(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     stored = trained(RMSNORM, store)
     said: list[str] = []
@@ -163,7 +163,7 @@ def test_the_command_trains_a_run_on_the_task(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "output"),
     [
         (["--preset", "hops", "--data", "pydoc"], "data is 'pydoc', but preset 'hops' has no text"),
         (["data", "--preset", "hops"], "preset 'hops' has no text to tokenize"),
@@ -171,11 +171,11 @@ def test_the_command_trains_a_run_on_the_task(tmp_path: Path, capsys: pytest.Cap
     ],
     ids=["train", "data", "reproduce"],
 )
-def test_what_takes_a_text_is_refused(
-    command: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_takes_a_text_is_rejected(
+    command: list[str], output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command, "--runs", str(tmp_path / "runs")]) == 2
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert output in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "runs").exists()
 
 
@@ -193,7 +193,7 @@ def test_a_study_covers_the_conditions_on_its_own_data(text_file: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "told", "runs"),
+    ("options", "output", "runs"),
     [
         (["-k", "hops", "--preset", "small"], "use the preset tiny or hops instead of small", 0),
         (["-k", "T6 or uses", "--data", "pydoc"], "select it with -k hops", 2),
@@ -203,11 +203,11 @@ def test_a_study_covers_the_conditions_on_its_own_data(text_file: Path) -> None:
     ],
     ids=["other preset", "not selected", "other claims", "by name", "by preset"],
 )
-def test_pytest_trains_the_task_where_it_is_asked_for(options: list[str], told: str, runs: int, tmp_path: Path) -> None:
+def test_pytest_trains_the_task_only_when_selected(options: list[str], output: str, runs: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-rs", "train", "--steps", "1"]
     done = subprocess.run(
         [*command, "--runs", str(tmp_path), *options], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert told in " ".join(done.stdout.split()), done.stdout + done.stderr
+    assert output in " ".join(done.stdout.split()), done.stdout + done.stderr
     assert len(list(tmp_path.glob("runs/*"))) == runs
     assert (tmp_path / "report-hops" / "report.html").exists() == (runs in (1, len(HOPS)))

@@ -68,10 +68,10 @@ def at_first_exit(history: Iterable[Mapping[str, float]], first_exit: float | No
 def _accuracies(model: Looped, by_depth: Mapping[int, Batch]) -> dict[str, float]:
     found: dict[str, float] = {}
     for d, (tokens, targets) in by_depth.items():
-        trace, asked = unroll(model, tokens), targets != NOT_ASKED
+        trace, answers = unroll(model, tokens), targets != NOT_ASKED
         for k in range(1, trace.loops + 1):
             right = trace.logits(k).argmax(-1) == targets
-            found[f"accuracy_{d}@{k}"] = float(right[asked].double().mean())
+            found[f"accuracy_{d}@{k}"] = float(right[answers].double().mean())
     return found
 
 

@@ -18,13 +18,13 @@ from train.engine.events import Event, Report, evaluations
 from train.engine.loop import DivergedError, train
 from train.engine.open import open_examples
 from train.machine.distributed import ALONE, Ranks
-from train.machine.hardware import dtype_of, use_device
+from train.machine.hardware import dtype_of
 from train.resume.checkpoint import Checkpoints
 from train.specification import RunSpec
 from train.store import RunStore, Say, StoredRun
 from train.store.files import METRICS, MODEL, RESULT
 
-__all__ = ["ensure", "find", "history", "result", "use_device"]
+__all__ = ["ensure", "find", "history", "result"]
 
 
 def find(spec: RunSpec, store: RunStore, examples: Examples, say: Say = print) -> StoredRun | None:

@@ -81,7 +81,7 @@ def test_a_sweep_says_how_each_of_its_runs_is_computed(given: str, execution: Ex
         ("--slurm nodes=0", "slurm option nodes=0; expected a whole number, such as nodes=2"),
     ],
 )
-def test_what_cannot_be_computed_so_is_refused(given: str, words: str) -> None:
+def test_what_cannot_be_computed_so_is_rejected(given: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         tyro.cli(SweepArguments, args=given.split()).specs()
 
@@ -94,8 +94,14 @@ def test_a_sweep_trains_each_run_on_two_ranks_and_says_why_one_failed(
     conditions = ("--conditions", "terminal/raw", "per_loop+penalty=1e38/rmsnorm")
     computing = ("--ranks", "2", "--parallel", "fsdp", "--micro-batch", "4")
     assert main(["sweep", *arguments, *conditions, *computing]) == 1
-    told = capfd.readouterr().err
-    assert "failed: tiny per_loop+penalty=1e+38/rmsnorm seed 0: exit status 1: diverged: " in told
+    output = capfd.readouterr().err
+    assert "failed: tiny per_loop+penalty=1e+38/rmsnorm seed 0: exit status 1: diverged: " in output
     (stored,) = RunStore(tmp_path).runs()
     assert (stored.spec["loss"], stored.spec["readout"]) == ("terminal", "raw")
-    assert stored.spec["execution"] == {"ranks": 2, "parallel": "fsdp", "micro_batch": 4}
+    assert stored.spec["execution"] == {
+        "ranks": 2,
+        "parallel": "fsdp",
+        "micro_batch": 4,
+        "compiled": False,
+        "precision": "float32",
+    }

@@ -1,4 +1,4 @@
-"""Tables of the paper beside ours: their cells, the command, and the experiments by table."""
+"""Tables of the paper next to ours: their cells, the command, and the experiments by table."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ def options(store: RunStore, text_file: Path) -> list[str]:
 
 def test_the_command_prints_a_table(store: RunStore, text_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "t6", *options(store, text_file)]) == 0
-    told = capsys.readouterr()
-    assert told.out.startswith("Table 6: the last state rescaled in front of the readout\n")
-    assert "ours (tiny)" in told.out
-    assert "ours: one seed; absolute perplexities compare within one model only" in told.out
-    assert "…" not in told.out  # nothing is cut off
-    assert "per_loop/raw seed 0: measured radial" in told.err
+    output = capsys.readouterr()
+    assert output.out.startswith("Table 6: the last state rescaled in front of the readout\n")
+    assert "ours (tiny)" in output.out
+    assert "ours: one seed; absolute perplexities compare within one model only" in output.out
+    assert "…" not in output.out  # nothing is cut off
+    assert "per_loop/raw seed 0: measured radial" in output.err
 
 
 def test_an_unknown_table_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

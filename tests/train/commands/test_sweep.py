@@ -1,4 +1,4 @@
-"""Sweeps on this machine: what is asked for is trained once, failures are named, many workers share one store."""
+"""Sweeps on this machine: every requested run is trained once, failures are named, many workers share one store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_seeds_are_numbers_and_ranges(text: str, seeds: list[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "2-1", "1-", "-1", "0..2", "0,,1"])
-def test_other_seeds_are_refused(text: str) -> None:
+def test_other_seeds_are_rejected(text: str) -> None:
     with pytest.raises(InputError, match="expected numbers and ranges such as 0-2 or 0,3,5-7"):
         seeds_of(text)
 
@@ -87,7 +87,7 @@ def test_a_condition_names_its_run_and_a_run_its_condition(condition: str) -> No
         ("per_loop/soft", "unknown readout 'soft'"),
     ],
 )
-def test_a_condition_that_names_no_run_is_refused(condition: str, words: str) -> None:
+def test_a_condition_that_names_no_run_is_rejected(condition: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         RunSpec.of_condition(preset("tiny"), condition)
 
@@ -97,9 +97,9 @@ def test_a_sweep_trains_what_is_missing_and_names_what_fails(
 ) -> None:
     common = ("sweep", "--data", str(text_file), "--runs", str(tmp_path), "--steps", "30", "--device", "cpu")
     assert main([*common, "--conditions", "terminal/raw", "per_loop+penalty=1e38/rmsnorm", "--workers", "1"]) == 1
-    told = capfd.readouterr().err
-    assert "failed: tiny per_loop+penalty=1e+38/rmsnorm seed 0: exit status 1: diverged" in told
-    assert f"1 of 2 runs are in {tmp_path}" in told
+    output = capfd.readouterr().err
+    assert "failed: tiny per_loop+penalty=1e+38/rmsnorm seed 0: exit status 1: diverged" in output
+    assert f"1 of 2 runs are in {tmp_path}" in output
     (stored,) = RunStore(tmp_path).runs()
     before = stored.path.stat().st_mtime_ns
     assert main([*common, "--conditions", "terminal/raw", "--workers", "1"]) == 0
@@ -140,9 +140,9 @@ def test_what_is_interrupted_at_the_keyboard_says_how_it_goes_on(
     monkeypatch.setattr("train.commands.sweep.ensure_all", interrupted)
     monkeypatch.setattr("train.__main__.ensure", interrupted)
     assert main([*command, "--runs", str(tmp_path), "--device", "cpu"]) == 130
-    told = capsys.readouterr().err
-    assert "interrupted; the same command resumes from what is in the store" in told
-    assert "Traceback" not in told
+    output = capsys.readouterr().err
+    assert "interrupted; the same command resumes from what is in the store" in output
+    assert "Traceback" not in output
 
 
 def test_every_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

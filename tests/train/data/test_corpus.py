@@ -209,21 +209,21 @@ def test_dropped_characters_are_counted_and_said_aloud_where_they_matter(
         ({"source": " "}, "source is ' '; expected the name of a text, or a path"),
     ],
 )
-def test_a_spec_that_names_no_corpus_is_refused(changes: dict[str, object], words: str) -> None:
+def test_a_spec_that_names_no_corpus_is_rejected(changes: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
         replace(DataSpec(), **changes)
 
 
-def test_the_manifest_tells_the_source_the_tokenizer_and_the_counts(spec: DataSpec, cache: Path) -> None:
+def test_the_manifest_contains_the_source_the_tokenizer_and_the_counts(spec: DataSpec, cache: Path) -> None:
     corpus = load_corpus(spec, cache)
     (path,) = cache.glob("corpora/*/manifest.json")
-    told = json.loads(path.read_text())
-    assert told["spec"]["text"] == open_source(spec.source).digest
-    assert told["facts"]["tokenizer"] == corpus.tokenizer.digest
-    assert told["facts"]["documents"] == {"train": 18, "held_out": 2}
-    assert told["facts"]["tokens"] == {"train": 18 * 8, "held_out": 2 * 8}
-    assert set(told["files"]) == {"train-00000.bin", "held_out-00000.bin", "tokenizer.json"}
-    assert told["files"]["train-00000.bin"]["bytes"] == 2 * 18 * 8
+    recorded = json.loads(path.read_text())
+    assert recorded["spec"]["text"] == open_source(spec.source).digest
+    assert recorded["facts"]["tokenizer"] == corpus.tokenizer.digest
+    assert recorded["facts"]["documents"] == {"train": 18, "held_out": 2}
+    assert recorded["facts"]["tokens"] == {"train": 18 * 8, "held_out": 2 * 8}
+    assert set(recorded["files"]) == {"train-00000.bin", "held_out-00000.bin", "tokenizer.json"}
+    assert recorded["files"]["train-00000.bin"]["bytes"] == 2 * 18 * 8
     assert list(cache.glob("pieces/*")) == []  # what is joined is not kept twice
 
 
@@ -233,7 +233,7 @@ def test_a_failure_leaves_nothing_behind(spec: DataSpec, cache: Path) -> None:
     assert list(cache.glob("corpora/*")) == []
 
 
-def test_a_cache_that_cannot_be_is_refused(spec: DataSpec, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_is_rejected(spec: DataSpec, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder", encoding="utf-8")
     with pytest.raises(StoreError, match=r"no store can be at .*file/cache: .*file is not a folder"):
         load_corpus(spec, tmp_path / "file" / "cache")

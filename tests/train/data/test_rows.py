@@ -39,14 +39,14 @@ def wikitext(rows: dict[str, list[str]]) -> object:
 
 
 def test_wikitext_is_read_by_article_and_keeps_its_own_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(datasets, "load_dataset", lambda *names: (asked.append(names), wikitext(ROWS))[1])
+    requested = []
+    monkeypatch.setattr(datasets, "load_dataset", lambda *names: (requested.append(names), wikitext(ROWS))[1])
     assert read(open_source("wikitext103")) == [
         ("train", " = First = \n Text of it . \n = = Section = = \n More . \n"),
         ("train", " = Second = \n B \n"),
         ("held_out", " = Third = \n C \n"),
     ]
-    assert asked == [("Salesforce/wikitext", "wikitext-103-raw-v1")]
+    assert requested == [("Salesforce/wikitext", "wikitext-103-raw-v1")]
 
 
 @pytest.mark.parametrize("count", [1, 5, 16, 17, 40])
@@ -61,17 +61,17 @@ def test_every_article_is_in_one_part(monkeypatch: pytest.MonkeyPatch, count: in
 def test_fineweb_is_streamed_by_its_own_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"page {i}" for i in range(500)]
     rows = datasets.Dataset.from_dict({"text": [*texts, "  "], "url": ["u"] * 501}).to_iterable_dataset(num_shards=3)
-    asked = []
+    requested = []
 
     def load(*names: str, **options: object) -> object:
-        asked.append((*names, options))
+        requested.append((*names, options))
         return rows
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     source = open_source("fineweb")
     found = read(source)
     assert source.parts == 3
-    assert asked == [("HuggingFaceFW/fineweb", "sample-10BT", {"split": "train", "streaming": True})]
+    assert requested == [("HuggingFaceFW/fineweb", "sample-10BT", {"split": "train", "streaming": True})]
     assert [text for _, text in found] == [f"{text}\n\n" for text in texts]
     assert {half for half, _ in found} == {"train", "held_out"}
 
@@ -90,7 +90,7 @@ def test_local_tables_are_read_a_file_a_part(tmp_path: Path, monkeypatch: pytest
     assert open_source(str(tmp_path)).digest != folder.digest
 
 
-def test_a_text_of_the_hub_without_its_library_or_a_connection_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_of_the_hub_without_its_library_or_a_connection_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: str, **__: object) -> None:
         raise ConnectionError("no route")
 

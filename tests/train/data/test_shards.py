@@ -1,4 +1,4 @@
-"""Tokens on disk: what is read is what was written, wherever the shards are joined and whatever their width."""
+"""Tokens on disk: what is read is what was written, for all boundaries of shards and widths of ids."""
 
 from __future__ import annotations
 

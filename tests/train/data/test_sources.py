@@ -59,7 +59,7 @@ def test_without_them_auto_takes_pythons_help_and_says_so() -> None:
     assert found.digest == open_source("pydoc").digest
 
 
-def test_a_python_without_its_help_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_without_its_help_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(MissingDependencyError, match=r"pydoc_data\.topics, which this Python lacks"):
         open_source("pydoc")

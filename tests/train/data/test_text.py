@@ -1,4 +1,4 @@
-"""Documents: read from files and folders, split by document, refused with a reason."""
+"""Documents: read from files and folders, split by document, rejected with a reason."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_repeated_document_is_left_out_and_said_aloud() -> None:
     assert split("numbered", numbered(12)).notice is None
 
 
-def test_the_digest_tells_contents_order_and_halves_apart() -> None:
+def test_the_digest_depends_on_contents_order_and_halves() -> None:
     base = numbered(12)
     variants = [
         base,
@@ -123,14 +123,14 @@ def test_line_ends_and_byte_order_marks_are_not_text(tmp_path: Path) -> None:
         ("list.jsonl", b"[1]", 'line 1 has a list; expected an object with a string "text"'),
     ],
 )
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+def test_a_file_that_is_no_text_is_rejected(tmp_path: Path, name: str, content: bytes, words: str) -> None:
     (tmp_path / name).write_bytes(content)
     for path in (tmp_path / name, tmp_path):
         with pytest.raises(InputError, match=re.escape(words)):
             read_path(path)
 
 
-def test_paths_without_text_are_refused(tmp_path: Path) -> None:
+def test_paths_without_text_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere does not exist; expected a text file or a folder"):
         read_path(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"has no text; expected files that end in .jsonl, .md, .rst, .text, .txt"):
@@ -155,7 +155,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("texts", [[], [""], [" \n", "\t"]])
-def test_no_text_is_refused(texts: list[str]) -> None:
+def test_no_text_is_rejected(texts: list[str]) -> None:
     with pytest.raises(InputError, match=rf"void holds no text \({len(texts)} documents, all empty\)"):
         split("void", [Document(str(i), text) for i, text in enumerate(texts)])
 

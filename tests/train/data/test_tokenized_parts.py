@@ -61,7 +61,7 @@ def test_tokens_and_their_order_do_not_depend_on_who_tokenized(spec: DataSpec, t
         assert torch.equal(a.batch(a.order(step, 4, 7))[0], b.batch(b.order(step, 4, 7))[0])
 
 
-def test_only_some_parts_are_taken_where_so_many_are_asked_for(spec: DataSpec, tmp_path: Path) -> None:
+def test_only_some_parts_are_used_if_so_many_are_requested(spec: DataSpec, tmp_path: Path) -> None:
     whole = load_corpus(spec, tmp_path / "a", workers=1)
     some = load_corpus(DataSpec(source=spec.source, vocab_max=64, parts=2), tmp_path / "a", workers=1)
     assert len(some.train.shards) == 2
@@ -108,7 +108,7 @@ def test_what_was_finished_when_it_was_killed_is_kept_and_verified(
         f"{spec.source}: 1 of {PARTS} parts are there",
         *(f"{spec.source}: part {part} tokenized ({part} of {PARTS})" for part in (2, 3, 4)),
     ]
-    (told,) = caplog.messages
-    assert "train.bin was changed" in told
-    assert "this part is tokenized again" in told
+    (output,) = caplog.messages
+    assert "train.bin was changed" in output
+    assert "this part is tokenized again" in output
     assert resumed.digest == load_corpus(spec, tmp_path / "other", workers=1).digest

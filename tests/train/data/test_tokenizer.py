@@ -94,7 +94,7 @@ def test_decoding_gives_the_text_without_what_is_dropped(text: str) -> None:
         (["", "日本"], {"vocab_max": 9, "min_freq": 1}, "the text has no token"),
     ],
 )
-def test_what_cannot_be_fit_is_refused(texts: list[str], sizes: dict[str, int], words: str) -> None:
+def test_what_cannot_be_fit_is_rejected(texts: list[str], sizes: dict[str, int], words: str) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
         Tokenizer.fit(texts, **sizes)
 
@@ -108,12 +108,12 @@ def test_what_cannot_be_fit_is_refused(texts: list[str], sizes: dict[str, int], 
         ([0.5], "ids are float64 of shape (1,)"),
     ],
 )
-def test_ids_that_mean_nothing_are_refused(ids: object, words: str) -> None:
+def test_ids_that_mean_nothing_are_rejected(ids: object, words: str) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
         Tokenizer.fit([ABC], vocab_max=10, min_freq=1).decode(ids)  # type: ignore[arg-type]
 
 
-def test_a_vocabulary_of_the_wrong_form_is_refused() -> None:
+def test_a_vocabulary_of_the_wrong_form_is_rejected() -> None:
     for tokens in ((UNKNOWN,), ("a", "b"), (UNKNOWN, "a", "a")):
         with pytest.raises(
             InputError, match=f"expected '{UNKNOWN}' first, then at least one token, all of them distinct"
@@ -130,7 +130,7 @@ def test_saving_and_loading_gives_the_same_tokenizer(tmp_path: Path) -> None:
     assert loaded.digest != Tokenizer.fit([ABC], vocab_max=10, min_freq=1).digest
 
 
-def test_json_of_something_else_is_refused() -> None:
+def test_json_of_something_else_is_rejected() -> None:
     for text in ("{", "[]", "{}", '{"format": 1}', '{"format": 1, "pattern": "x", "tokens": 3}'):
         with pytest.raises(InputError, match="not the JSON of a tokenizer"):
             Tokenizer.from_json(text)

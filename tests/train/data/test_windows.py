@@ -137,12 +137,12 @@ def test_evaluation_windows_by_hand() -> None:
         ([1, 2, 3], 2, 1, "the tokens of the held-out text are list; expected an integer tensor"),
     ],
 )
-def test_a_stream_that_has_no_window_is_refused(tokens: object, length: int, stride: int, words: str) -> None:
+def test_a_stream_that_has_no_window_is_rejected(tokens: object, length: int, stride: int, words: str) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
         Windows(tokens, length, stride, name="held-out text")  # type: ignore[arg-type]
 
 
-def test_what_no_window_answers_to_is_refused() -> None:
+def test_what_no_window_answers_to_is_rejected() -> None:
     windows = Windows(torch.arange(10), 2, 2)  # four windows
     for indices in ([4], [-1], [], [[0]]):
         with pytest.raises(InputError, match=re.escape("expected a row of integers in 0..3")):

@@ -118,5 +118,5 @@ def fork(given: dict[str, Any], count: int) -> int:
 
 
 if __name__ == "__main__":
-    told = json.loads(sys.argv[1])
-    sys.exit(fork(told, told["fork"]) if told["fork"] else work(told))
+    task = json.loads(sys.argv[1])
+    sys.exit(fork(task, task["fork"]) if task["fork"] else work(task))

@@ -89,7 +89,7 @@ def alone(text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             spec = replace(spec, continued=checkpoint.digest)
         store = RunStore(tmp_path)
         return ensure(
-            spec, store, lambda event: None, lambda told: None, policy=CheckpointPolicy(start=checkpoint)
+            spec, store, lambda event: None, lambda output: None, policy=CheckpointPolicy(start=checkpoint)
         ).path
 
     return train
@@ -195,8 +195,10 @@ def test_a_checkpoint_of_two_ranks_goes_on_on_four(
 
 
 def test_ranks_that_disagree_about_the_loops_say_so_on_every_rank(two: Path) -> None:
-    told = "InputError: the ranks disagree about loops (rank 0: 4, rank 1: 3); start all of them with the same command"
-    assert said(two, "unequal", rank=0) == said(two, "unequal", rank=1) == [told]
+    output = (
+        "InputError: the ranks disagree about loops (rank 0: 4, rank 1: 3); start all of them with the same command"
+    )
+    assert said(two, "unequal", rank=0) == said(two, "unequal", rank=1) == [output]
 
 
 class TestAgreement:
@@ -213,7 +215,7 @@ class TestAgreement:
         assert torch.equal(torch.cat(shares), torch.arange(13))
         assert Ranks(0, 4).largest_share(13) == 4
 
-    def test_more_ranks_than_windows_are_refused(self) -> None:
+    def test_more_ranks_than_windows_are_rejected(self) -> None:
         with pytest.raises(
             InputError, match="4 ranks share a batch of 3 windows; expected at least one window per rank"
         ):
@@ -229,6 +231,6 @@ class TestExecution:
             ({"micro_batch": 0}, "micro-batch is 0; expected an integer >= 1"),
         ],
     )
-    def test_one_that_cannot_be_is_refused(self, wrong: dict[str, Any], words: str) -> None:
+    def test_one_that_cannot_be_is_rejected(self, wrong: dict[str, Any], words: str) -> None:
         with pytest.raises(InputError, match=words):
             Execution(**wrong)

@@ -43,7 +43,7 @@ def begin(spec: RunSpec, store: RunStore, ranks: Ranks = ALONE) -> tuple[Stepper
     examples = open_examples(spec, store)
     torch.manual_seed(spec.seed)
     model = trainee(spec, spec.model(examples.vocab_size), ALONE)
-    stepper = Stepper(spec, model, CPU, spec.preset.steps or 1, ranks=ranks, say=lambda told: None)
+    stepper = Stepper(spec, model, CPU, spec.preset.steps or 1, ranks=ranks, say=lambda message: None)
     return stepper, model, next(examples.training(spec.seed, 0, ALONE.share))
 
 
@@ -61,10 +61,10 @@ def test_micro_batches_sum_to_the_gradient_of_the_batch(
         assert a.grad is not None
         assert b.grad is not None
         torch.testing.assert_close(b.grad, a.grad, rtol=1e-5, atol=1e-6 * float(a.grad.abs().max()), msg=name)
-    told = [stepper.facts() for stepper, _, _ in (whole, parts)]
-    assert {name for name in told[0] if name.startswith("loss/")} == {f"loss/{name}" for name in parts_of(loss)}
-    for name in told[0].keys() - {"tokens_per_s", "mfu"}:
-        assert told[1][name] == pytest.approx(told[0][name], rel=1e-6)
+    facts = [stepper.facts() for stepper, _, _ in (whole, parts)]
+    assert {name for name in facts[0] if name.startswith("loss/")} == {f"loss/{name}" for name in parts_of(loss)}
+    for name in facts[0].keys() - {"tokens_per_s", "mfu"}:
+        assert facts[1][name] == pytest.approx(facts[0][name], rel=1e-6)
 
 
 def parts_of(loss: str) -> set[str]:
@@ -96,8 +96,8 @@ class TestOutOfMemory:
             "out of memory with micro-batches of 16 windows; trying 8",
             "out of memory with micro-batches of 8 windows; trying 6",  # three for 16, the fewest of 7 at most
         ]
-        asked = ensure(spec_of(text_file, micro_batch=6, dropout=0.1), RunStore(tmp_path), lambda event: None)
-        a, b = (load_file(run.path / "model.safetensors") for run in (found, asked))
+        given = ensure(spec_of(text_file, micro_batch=6, dropout=0.1), RunStore(tmp_path), lambda event: None)
+        a, b = (load_file(run.path / "model.safetensors") for run in (found, given))
         assert [name for name in a if not torch.equal(a[name], b[name])] == []
 
     def test_a_resumed_run_goes_on_with_the_size_that_was_found(
@@ -107,10 +107,12 @@ class TestOutOfMemory:
         with monkeypatch.context() as patch:
             patch.setattr(Trainee, "loss", out_of_memory_beyond(7))
             with pytest.raises(PreemptedError):
-                ensure(spec, store, lambda event: None, lambda told: None, policy=CheckpointPolicy(preemption=After(2)))
-        resumed = ensure(spec, store, lambda event: None, lambda told: None)
-        asked = ensure(spec_of(text_file, micro_batch=6, dropout=0.1), store, lambda event: None)
-        a, b = (load_file(run.path / "model.safetensors") for run in (resumed, asked))
+                ensure(
+                    spec, store, lambda event: None, lambda message: None, policy=CheckpointPolicy(preemption=After(2))
+                )
+        resumed = ensure(spec, store, lambda event: None, lambda message: None)
+        given = ensure(spec_of(text_file, micro_batch=6, dropout=0.1), store, lambda event: None)
+        a, b = (load_file(run.path / "model.safetensors") for run in (resumed, given))
         assert [name for name in a if not torch.equal(a[name], b[name])] == []
 
     def test_a_single_window_that_does_not_fit_ends_the_run(
@@ -124,7 +126,7 @@ class TestOutOfMemory:
         ):
             stepper.step(1, *batch)
 
-    def test_several_ranks_are_told_what_to_ask_for(
+    def test_several_ranks_are_advised_to_set_a_micro_batch(
         self, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         ranks = Ranks(1, 2)
@@ -180,7 +182,7 @@ class TestPrecision:
             (True, None, "bfloat16 autocast, as in the paper (table 9)"),
             (False, "float32", "float32: Tesla T4 has no bfloat16 arithmetic"),
         ):
-            monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation, told=supported: told)
+            monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation, answer=supported: answer)
             assert use_precision("auto", "cuda") == (precision, reason)
 
     def test_bfloat16_is_that_of_autocast(self) -> None:
@@ -198,7 +200,7 @@ class TestPrecision:
 
 
 class TestThroughput:
-    def test_the_share_of_the_peak_is_told_for_known_gpus(
+    def test_the_share_of_the_peak_is_reported_for_known_gpus(
         self, text_file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(time, "perf_counter", lambda: 0.0)

@@ -21,8 +21,8 @@ def test_options_of_sbatch_are_taken_with_and_without_dashes() -> None:
 
 def test_a_job_runs_its_command_with_its_environment_and_says_how_it_ended(tmp_path: Path) -> None:
     write = "import os, pathlib, sys; pathlib.Path(sys.argv[1]).write_text(os.environ['OMP_NUM_THREADS'])"
-    Job((sys.executable, "-c", write, str(tmp_path / "told")), {"OMP_NUM_THREADS": "3"})()
-    assert (tmp_path / "told").read_text() == "3"
+    Job((sys.executable, "-c", write, str(tmp_path / "output")), {"OMP_NUM_THREADS": "3"})()
+    assert (tmp_path / "output").read_text() == "3"
     with pytest.raises(SystemExit, match="7"):
         Job((sys.executable, "-c", "import sys; sys.exit(7)"))()
 
@@ -48,7 +48,7 @@ def test_why_a_job_failed_is_looked_for_in_the_logs_of_all_its_tasks(tmp_path: P
     assert _reason(first) == f"error: the disk is full (in {first})"
 
 
-def test_a_task_that_was_asked_to_stop_tells_the_handler_and_ends_well() -> None:
+def test_a_task_that_was_signaled_calls_the_handler_and_ends_well() -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
     try:
@@ -72,8 +72,8 @@ def test_each_task_on_two_nodes_knows_its_place(tmp_path: Path, monkeypatch: pyt
     for rank in (0, 5):
         monkeypatch.setenv("SLURM_PROCID", str(rank))
         monkeypatch.setenv("SLURM_LOCALID", str(rank % 4))
-        Job((sys.executable, "-c", write, str(tmp_path / "told")), ranks=8)()
-        places.append(json.loads((tmp_path / "told").read_text()))
+        Job((sys.executable, "-c", write, str(tmp_path / "output")), ranks=8)()
+        places.append(json.loads((tmp_path / "output").read_text()))
     assert [place[:4] for place in places] == [["0", "0", "8", "gpu07"], ["5", "1", "8", "gpu07"]]
     assert places[0][4] == places[1][4]  # the ranks meet at one port
     assert 1024 <= int(places[0][4]) < 2**16

@@ -49,7 +49,7 @@ def odd(tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch) -> tup
     return folder, text
 
 
-def told(root: Path) -> Iterator[str]:
+def output(root: Path) -> Iterator[str]:
     """Every odd word in the name or the content of anything below a folder."""
     paths = sorted(path for path in root.rglob("*"))
     assert paths
@@ -83,14 +83,14 @@ def test_runs_measurements_tokens_checkpoints_and_reports_name_no_place(odd: tup
     verdicts.report()
     kinds = {path.relative_to(root).parts[0] for path in root.rglob("*") if path.is_file()}
     assert {"runs", "measurements", "data", "partial", "report"} <= kinds
-    assert list(told(root)) == []
+    assert list(output(root)) == []
 
 
 def test_the_search_finds_what_it_looks_for(odd: tuple[Path, Path]) -> None:
     folder, text = odd
     (folder / "store").mkdir()
     (folder / "store" / "fact.json").write_text(f'{{"text": "{text}"}}', encoding="utf-8")
-    assert list(told(folder / "store")) == ["fact.json: quokka", "fact.json: wombat"]
+    assert list(output(folder / "store")) == ["fact.json: quokka", "fact.json: wombat"]
 
 
 def test_a_run_from_the_command_line_names_no_place(odd: tuple[Path, Path]) -> None:
@@ -102,4 +102,4 @@ def test_a_run_from_the_command_line_names_no_place(odd: tuple[Path, Path]) -> N
     )
     assert done.returncode == 0, done.stderr
     assert "wombat" in done.stderr  # the notice on the screen names the text
-    assert list(told(folder / "store")) == []
+    assert list(output(folder / "store")) == []

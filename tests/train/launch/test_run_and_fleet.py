@@ -152,13 +152,13 @@ def test_as_many_runs_at_once_as_the_largest_of_them_allows(tmp_path: Path, monk
     assert asked == [1, 1, workers_for(tiny)]
 
 
-def test_no_workers_are_refused(text_file: Path, tmp_path: Path) -> None:
+def test_no_workers_are_rejected(text_file: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="workers is 0; expected an integer >= 1"):
         ensure_all([spec(text_file)], RunStore(tmp_path), workers=0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_a_device_that_is_not_there_is_refused() -> None:
+def test_a_device_that_is_not_there_is_rejected() -> None:
     with pytest.raises(InputError, match="device is 'cuda', but torch sees no CUDA device"):
         use_device("cuda")
 
@@ -178,10 +178,10 @@ def test_the_command_trains_and_prints_exits_and_norms(
 ) -> None:
     data = ("--data", str(text_file), "--runs", str(tmp_path))
     assert main(["--loss", "per_loop", "--readout", "raw", "--penalty", "0.01", *data, *COMMON]) == 0
-    told = capsys.readouterr().err
-    assert "per_loop+penalty/raw seed 0 of preset tiny on cpu: as requested" in told
-    assert "held-out cross-entropy at exits 1..4 (nats per token)" in told
-    assert "mean tokenwise norm ||H_k||_2 at loops 1..4" in told
+    output = capsys.readouterr().err
+    assert "per_loop+penalty/raw seed 0 of preset tiny on cpu: as requested" in output
+    assert "held-out cross-entropy at exits 1..4 (nats per token)" in output
+    assert "mean tokenwise norm ||H_k||_2 at loops 1..4" in output
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_the_command_trains_and_prints_exits_and_norms(
         (("--preset", "huge"), "error: unknown preset 'huge'; expected one of: tiny, small, 44m, 129m, 1.4b"),
         (("--loss", "dense"), "error: unknown loss 'dense'"),
         (("--readout", "soft"), "error: unknown readout 'soft'"),
-        (("--seed", str(10**30)), "expected an integer in 0..2^31 - 1"),
+        (("--seed", str(10**30)), "seed is 1000000000000000000000000000000; expected an integer in 0..2^31 - 1"),
         (("--data", "/no/such/text"), "error: unknown text '/no/such/text'"),
     ],
 )
@@ -213,9 +213,9 @@ def test_a_store_that_cannot_be_written_is_wrong_use(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     assert main(["--data", str(text_file), "--runs", str(tmp_path / "file" / "runs"), *COMMON]) == 2
-    told = capsys.readouterr().err
-    assert "error: " in told
-    assert str(tmp_path / "file") in told
+    output = capsys.readouterr().err
+    assert "error: " in output
+    assert str(tmp_path / "file") in output
 
 
 def test_a_run_that_diverges_ends_with_status_1(

@@ -13,7 +13,7 @@ def test_a_rank_takes_the_gpu_of_its_place_or_the_only_one_it_is_given() -> None
     assert [_gpu_of(local_rank, 1) for local_rank in range(4)] == [0, 0, 0, 0]
 
 
-def test_a_rank_without_a_gpu_is_refused() -> None:
+def test_a_rank_without_a_gpu_is_rejected() -> None:
     with pytest.raises(
         InputError, match="rank 2 of this node has no GPU: torch sees 2 GPUs; expected one for each rank"
     ):

@@ -39,7 +39,7 @@ def odd_process() -> object:
     torch.set_default_dtype(before[2])
 
 
-def test_they_are_the_same_whatever_a_process_has_and_its_own_afterwards(odd_process: dict[str, object]) -> None:
+def test_they_are_independent_of_the_process_and_restored_afterwards(odd_process: dict[str, object]) -> None:
     own = {"products": "highest", "dtype": torch.float32, "denormals": False}
     with pinned(2):
         assert settings() == {"threads": 2, **own}
@@ -66,6 +66,6 @@ def test_a_run_in_an_odd_process_is_the_same_run(odd_process: dict[str, object])
     assert all(torch.equal(weights[name], usual[name]) for name in usual)
 
 
-def test_another_default_device_is_refused() -> None:
+def test_another_default_device_is_rejected() -> None:
     with torch.device("meta"), pytest.raises(InputError, match="default device is meta; expected cpu"), pinned(1):
         pytest.fail("entered")

@@ -36,7 +36,7 @@ NO_RESULTS = {
     f"{SPEC}.plan": "counts operations, for the throughput in the log",
     "train.study.measure": "finds a measurement in the store, or has it made and puts it there",
 }
-"""What is executed on the way to a result and cannot change it, besides what is `APART`."""
+"""Files that are executed on the way to a result and cannot change it, in addition to `APART`."""
 
 
 def place(module: Module) -> str:
@@ -46,7 +46,7 @@ def place(module: Module) -> str:
 
 def digests(changes: dict[str, str]) -> dict[tuple[str, ...], str]:
     """By roots, with other texts in some places."""
-    return {roots: digest(closure(roots, lambda asked: changes.get(asked) or installed(asked))) for roots in CLOSURES}
+    return {roots: digest(closure(roots, lambda path: changes.get(path) or installed(path))) for roots in CLOSURES}
 
 
 @cache
@@ -159,7 +159,7 @@ def test_every_function_that_runs_is_in_the_code_or_cannot_change_a_result(text_
     executed = set(json.loads(done.stdout))
     apart = {name for name in executed if f"{name}.".startswith(tuple(f"{one}." for one in APART))}
     assert executed - CODE.keys() - apart - NO_RESULTS.keys() == set()
-    # The net catches: these are run, and would be told if they were left out.
+    # The net catches: these are run, and would be found if they were left out.
     assert {"train.engine.stepper", "train.resume.state", "train.data.tokenizer", "train.study.subject"} <= executed
     assert NO_RESULTS.keys() <= executed
 
@@ -176,7 +176,7 @@ def sources() -> Iterator[tuple[str, ast.stmt]]:
 
 
 HARMLESS = {
-    "loopverify/theory/oracle.py": "tells what to install",
+    "loopverify/theory/oracle.py": "names what to install",
     "train/__main__.py": "`python -m`",
 }
 """Modules with a statement at the top that is none of the usual ones, and why it does nothing to others."""

@@ -183,12 +183,12 @@ def test_a_package_hides_a_module_of_its_name() -> None:
         ("x = = 1", "train.main is not the source of a Python module"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_followed_is_refused(source: str, words: str) -> None:
+def test_what_cannot_be_followed_is_rejected(source: str, words: str) -> None:
     with pytest.raises(UntraceableError, match=words):
         found(source)
 
 
-def test_metadata_of_installed_packages_and_words_that_look_alike_are_not_refused() -> None:
+def test_metadata_of_installed_packages_and_words_that_look_alike_are_not_rejected() -> None:
     source = "import importlib.metadata\nimport torch\nmodel.eval()\ntorch.compile(f)\nmodel.modules()\nx = 'eval'\n"
     assert found(source) == set()
     assert found("from importlib.metadata import version") == set()

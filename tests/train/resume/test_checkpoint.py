@@ -35,7 +35,7 @@ STEPS = 8
 
 @dataclass
 class Bench:
-    """One run in one store, to be stopped and gone on with."""
+    """One run in one store, to be stopped and resumed."""
 
     spec: RunSpec
     store: RunStore
@@ -101,7 +101,7 @@ class TestResuming:
         assert [event["step"] for event in bench.events if event["event"] == "resume"] == [3, 6]
         assert same(stored, Bench(spec, RunStore(tmp_path / "uninterrupted")).run())
 
-    def test_the_log_holds_every_event_once_and_tells_of_the_interruption(self, bench: Bench) -> None:
+    def test_the_log_holds_every_event_once_and_the_interruption(self, bench: Bench) -> None:
         bench.stop_after(5)
         lines = [json.loads(line) for line in (bench.run().path / "metrics.jsonl").read_text().splitlines()]
         assert [line["event"] for line in lines] == ["start", "resume", "step", "eval", "end"]
@@ -192,7 +192,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, call: str) -> Iterator[None]:
 
 class TestWriting:
     @pytest.mark.parametrize("call", ["fsync", "rename"])
-    def test_a_full_disk_is_told_and_neither_ends_the_run_nor_harms_what_was_there(
+    def test_a_full_disk_is_reported_and_neither_ends_the_run_nor_harms_what_was_there(
         self, bench: Bench, uninterrupted: StoredRun, monkeypatch: pytest.MonkeyPatch, call: str
     ) -> None:
         bench.stop_after(2)
@@ -224,22 +224,22 @@ class TestWriting:
 
 
 class TestWrongUse:
-    def test_keeping_none_is_refused(self, tmp_path: Path) -> None:
+    def test_keeping_none_is_rejected(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="keep is 0; expected at least one checkpoint to resume from"):
             Checkpoints(tmp_path, "key", ranks=ALONE, keep=0)
 
-    def test_a_negative_interval_is_refused(self) -> None:
+    def test_a_negative_interval_is_rejected(self) -> None:
         with pytest.raises(InputError, match=r"checkpoint-every is -1; expected seconds >= 0"):
             CheckpointPolicy(every=-1)
 
-    def test_one_of_another_run_is_refused_as_a_start(self, bench: Bench) -> None:
+    def test_one_of_another_run_is_rejected_as_a_start(self, bench: Bench) -> None:
         bench.stop_after(1)
         (path,) = bench.partial.iterdir()
         other = Bench(replace(bench.spec, seed=1), bench.store)
         with pytest.raises(InputError, match=r"is a checkpoint of another run: its seed is 0; expected 1, that of the"):
             other.run(CheckpointPolicy(start=open_checkpoint(path)))
 
-    def test_a_start_that_the_spec_does_not_name_is_refused(self, bench: Bench) -> None:
+    def test_a_start_that_the_spec_does_not_name_is_rejected(self, bench: Bench) -> None:
         bench.stop_after(1)
         (path,) = bench.partial.iterdir()
         with pytest.raises(InputError, match=r"expected spec.continued to be the digest of policy.start"):
@@ -247,7 +247,7 @@ class TestWrongUse:
         with pytest.raises(InputError, match=r"is continued from 1234, and policy.start is None"):
             Bench(replace(bench.spec, continued="1234"), bench.store).run()
 
-    def test_a_folder_that_is_no_checkpoint_is_refused(self, bench: Bench, tmp_path: Path) -> None:
+    def test_a_folder_that_is_no_checkpoint_is_rejected(self, bench: Bench, tmp_path: Path) -> None:
         with pytest.raises(
             InputError, match=r"not a valid checkpoint: manifest.json is missing; give a folder partial"
         ):

@@ -57,12 +57,12 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(
     draw = random.Random(0)
     for kill in range(1, KILLS + 1):
         # A checkpoint after every step, so that most moments lie within the writing of one.
-        told = forks.train(tmp_path, kill_at=10 * kill - draw.randrange(5), after=draw.uniform(0, 0.03))
-        assert told["status"] == -signal.SIGKILL
-        assert [text.split(" after step ")[0] for text in told["said"]] == (["resumed"] if kill > 1 else [])
-    told = forks.train(tmp_path)
-    assert told["status"] == 0
-    assert told["said"][0].startswith("resumed after step")
+        output = forks.train(tmp_path, kill_at=10 * kill - draw.randrange(5), after=draw.uniform(0, 0.03))
+        assert output["status"] == -signal.SIGKILL
+        assert [text.split(" after step ")[0] for text in output["said"]] == (["resumed"] if kill > 1 else [])
+    output = forks.train(tmp_path)
+    assert output["status"] == 0
+    assert output["said"][0].startswith("resumed after step")
     assert outcome(tmp_path) == uninterrupted
     assert not list((tmp_path / "partial").glob("*/*"))
     logged = Counter((event["event"], event.get("step")) for event in events(tmp_path) if event["event"] != "resume")
@@ -84,10 +84,10 @@ def test_a_signal_ends_a_run_with_status_75_and_a_checkpoint(text_file: Path, tm
         while not list(tmp_path.glob("partial/*/step-*")) and run.poll() is None:
             time.sleep(0.01)
         run.terminate()
-        _, told = run.communicate()
+        _, output = run.communicate()
     assert run.returncode == 75
     (step,) = re.findall(
-        r"^stopped by SIGTERM after step (\d+); the same command resumes it$", told, flags=re.MULTILINE
+        r"^stopped by SIGTERM after step (\d+); the same command resumes it$", output, flags=re.MULTILINE
     )
     assert list(tmp_path.glob(f"partial/*/step-{step}"))
 
@@ -119,7 +119,7 @@ specs = [RunSpec(preset=micro(text), loss="per_loop", readout="rmsnorm", seed=se
 random.Random(number).shuffle(specs)
 for spec in specs:
     report = lambda event: event["event"] == "end" and print(spec.seed, flush=True)
-    ensure(spec, store, report, lambda told: None, policy=CheckpointPolicy(every=0))
+    ensure(spec, store, report, lambda output: None, policy=CheckpointPolicy(every=0))
 """
 
 
@@ -173,9 +173,9 @@ def on_a_full_disk() -> None:
         with (disk / "ballast").open("wb", buffering=0) as ballast:
             while free := shutil.disk_usage(disk).free:
                 ballast.write(bytes(min(free, 1 << 16)))
-        told = forks.train(disk)
-        assert told["status"] == 2, told
-        assert any("No space left on device; free some space" in text for text in told["said"][1:-1]), told
+        output = forks.train(disk)
+        assert output["status"] == 2, output
+        assert any("No space left on device; free some space" in text for text in output["said"][1:-1]), output
         (disk / "ballast").unlink()
         assert forks.train(disk)["status"] == 0
     shutil.copytree(disk / "runs", result / "runs")

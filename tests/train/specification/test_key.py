@@ -1,4 +1,4 @@
-"""The key of a run: one for one result, and another for every other, whatever the run is called and wherever it is."""
+"""The key of a run: equal for equal results and different otherwise, independent of names and places."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_what_rounds_otherwise_has_another_key() -> None:
     assert len({str(execution.determinants("cpu", 16)) for execution in executions}) == len(executions)
 
 
-def test_the_key_holds_the_code_the_versions_and_what_libraries_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_holds_the_code_the_versions_and_the_environment_of_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     base = TINY.determinants(Examples())  # type: ignore[arg-type]
     assert base["code"] == code_digest(*run_spec._ROOTS)
     assert (base["torch"], base["environment"]) == (torch.__version__, {})
@@ -271,6 +271,6 @@ def test_a_task_is_in_the_key_by_its_sizes(tmp_path: Path, monkeypatch: pytest.M
 def test_a_key_is_json_and_names_no_place(text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     spec = RunSpec(preset=micro(text_file), loss="per_loop", readout="rmsnorm")
-    told = json.dumps(spec.determinants(open_examples(spec, RunStore("a store"))))
-    assert "/" not in told.replace("+cpu", "")
-    assert text_file.stem not in told
+    output = json.dumps(spec.determinants(open_examples(spec, RunStore("a store"))))
+    assert "/" not in output.replace("+cpu", "")
+    assert text_file.stem not in output

@@ -157,25 +157,25 @@ def test_steps_follow_the_text_where_a_preset_counts_epochs() -> None:
 
 def test_the_command_prints_what_the_44m_run_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dry-run", "--preset", "44m", "--gpu", "H100", "--mfu", "0.5", "--steps", "2000"]) == 0
-    told = capsys.readouterr().out
-    assert "44m, per_loop/rmsnorm: 43,803,136 parameters; 8 layers applied K = 4 times" in told
+    output = capsys.readouterr().out
+    assert "44m, per_loop/rmsnorm: 43,803,136 parameters; 8 layers applied K = 4 times" in output
     # 6 a weight and token, each layer K times; the tied head once an exit; 12 T D a layer and loop for attention.
     flops = 6 * 4 * (8 * (4 * 512**2 + 3 * 512 * 2048) + 512 * 20_000) + 12 * 256 * 512 * 8 * 4
-    assert f"FLOPs per token: {flops:.4g}" in told
-    assert "if 50% of its 989 TFLOP/s is reached (--mfu; assumed, not measured)" in told
+    assert f"FLOPs per token: {flops:.4g}" in output
+    assert "if 50% of its 989 TFLOP/s is reached (--mfu; assumed, not measured)" in output
     seconds = flops * 64 * 256 / 989e12 / 0.5
-    assert f"{seconds:.3g} s per step" in told
-    assert f"2,000 steps: {2000 * seconds:.3g} s" in told
-    assert "micro-batch  64:" in told
+    assert f"{seconds:.3g} s per step" in output
+    assert f"2,000 steps: {2000 * seconds:.3g} s" in output
+    assert "micro-batch  64:" in output
 
 
 def test_a_run_that_fits_no_gpu_ends_with_status_1_and_wrong_use_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     ouro = ("--loss", "exit_weighted", "--recurrence", "shared_boundary_norm")
     assert main(["dry-run", "--preset", "1.4b", *ouro, "--gpu", "rtx-4090", "--gpus", "13"]) == 1
-    told = capsys.readouterr().out
-    assert "1,434,652,673 parameters; 24 layers applied K = 4 times" in told
-    assert "micro-batch   1:" in told
-    assert "does not fit RTX-4090" in told
+    output = capsys.readouterr().out
+    assert "1,434,652,673 parameters; 24 layers applied K = 4 times" in output
+    assert "micro-batch   1:" in output
+    assert "does not fit RTX-4090" in output
     assert main(["dry-run", "--gpu", "abacus"]) == 2
     assert "error: unknown GPU 'abacus'; expected one of: A100-40GB" in capsys.readouterr().err
     assert main(["dry-run", "--gpus", "0"]) == 2

@@ -45,10 +45,12 @@ def test_logits_of_a_wide_vocabulary_come_in_chunks(
     data = replace(TINY.preset.data, vocab_max=vocab)
     spec = replace(TINY, preset=replace(TINY.preset, data=data), device=device)
     assert spec.chunk_tokens == chunk
-    asked: list[object] = []
-    monkeypatch.setattr("train.specification.run_spec.named", lambda name, **given: asked.append(given["chunk_tokens"]))
+    chunks: list[object] = []
+    monkeypatch.setattr(
+        "train.specification.run_spec.named", lambda name, **given: chunks.append(given["chunk_tokens"])
+    )
     spec.objective()
-    assert asked == [chunk]
+    assert chunks == [chunk]
 
 
 def test_the_learning_rate_warms_up_and_then_stays_or_follows_a_half_cosine() -> None:
@@ -116,7 +118,7 @@ def test_conditions_are_named_as_in_the_claims() -> None:
         ({"loss": "per_loop+penalty", "penalty": -1.0}, "penalty is -1.0; expected a finite weight > 0"),
     ],
 )
-def test_unknown_names_are_refused(changes: dict[str, object], words: str) -> None:
+def test_unknown_names_are_rejected(changes: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
         replace(TINY, **changes)
 
@@ -138,6 +140,6 @@ def test_an_unknown_preset_lists_the_known_ones() -> None:
         ({"min_lr": 0.1}, "min_lr is 0.1; expected a number in 0..0.01, the peak, or None"),
     ],
 )
-def test_a_preset_that_cannot_train_is_refused(changes: dict[str, object], words: str) -> None:
+def test_a_preset_that_cannot_train_is_rejected(changes: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
         replace(preset("tiny"), **changes)

@@ -59,7 +59,7 @@ class TestWhatIsStored:
 
 
 class TestKeys:
-    def test_equal_specs_have_one_key_whatever_their_order(self, store: RunStore) -> None:
+    def test_equal_specs_have_one_key_in_any_order(self, store: RunStore) -> None:
         assert store.key({"a": 1, "b": [1, 2]}) == store.key({"b": (1, 2), "a": 1})
         assert re.fullmatch("[0-9a-f]{16}", store.key(SPEC))
         # sha256sum of the text {"a":1}
@@ -71,7 +71,7 @@ class TestKeys:
         assert len({store.key(spec) for spec in specs}) == len({repr(sorted(spec.items())) for spec in specs})
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), Path("x"), {1, 2}, torch.ones(1)])
-    def test_what_json_cannot_say_is_refused_before_the_work(self, store: RunStore, value: object) -> None:
+    def test_what_json_cannot_say_is_rejected_before_the_work(self, store: RunStore, value: object) -> None:
         with pytest.raises(InputError, match=r"the spec is not JSON: .*give strings, finite numbers, lists"):
             store.key({"value": value})
         with pytest.raises(InputError, match="the record of facts is not JSON"), store.create(SPEC, {"value": value}):

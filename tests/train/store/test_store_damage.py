@@ -97,7 +97,7 @@ class TestDamageInGeneral:
         assert min(seen.values()) > FLIPS
         assert store.get(determinants) == stored  # the damage was undone
 
-    def test_all_problems_of_a_run_are_told_at_once(self, store: RunStore) -> None:
+    def test_all_problems_of_a_run_are_reported_together(self, store: RunStore) -> None:
         run = fill(store)
         cut_short(run)
         flip(run)
@@ -110,9 +110,9 @@ class TestDamageInGeneral:
         cut_short(runs[1])
         with pytest.raises(CorruptRunError):
             list(store.runs())
-        told: list[CorruptRunError] = []
-        assert list(store.runs(told.append)) == [runs[0], runs[2]]
-        assert [error.key for error in told] == [runs[1].key]
+        recorded: list[CorruptRunError] = []
+        assert list(store.runs(recorded.append)) == [runs[0], runs[2]]
+        assert [error.key for error in recorded] == [runs[1].key]
 
     def test_discarding_what_another_process_just_discarded_says_where_it_is(self, store: RunStore) -> None:
         run = fill(store)
@@ -120,7 +120,7 @@ class TestDamageInGeneral:
         with pytest.raises(StoreError, match="No such file or directory"):
             store.discard("never stored")
 
-    def test_a_run_of_another_version_is_refused_and_not_called_corrupt(self, store: RunStore) -> None:
+    def test_a_run_of_another_version_is_rejected_and_not_called_corrupt(self, store: RunStore) -> None:
         rewrite(format=2)(fill(store))
         with pytest.raises(StoreError, match=r"has format 2; expected 1\. Another version of this library") as caught:
             store.get(SPEC)

@@ -1,4 +1,4 @@
-"""Measurements of stored runs: made once, kept apart from the runs, and what the models say when asked directly."""
+"""Measurements of stored runs: made once, stored separately, and equal to direct evaluations of the models."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_decomposition_is_that_of_thirty_loops(subject: Subject, metrics: di
     assert metrics["growth@late"] == pytest.approx((scales[30] - scales[9]) / 21, rel=1e-3)
 
 
-def test_the_radial_fraction_is_told_against_the_floor_of_float32(metrics: dict[str, float]) -> None:
+def test_the_radial_fraction_is_relative_to_the_floor_of_float32(metrics: dict[str, float]) -> None:
     floor = 2 * 2.0**-23 / math.sqrt(16)
     for k in (1, 2, 3, 4):
         assert metrics[f"r_over_floor@{k}"] == pytest.approx(metrics[f"r@{k}"] / floor, rel=1e-6)
@@ -180,7 +180,7 @@ def test_nothing_is_measured_that_nobody_wants(text_file: Path, tmp_path: Path) 
     assert measured({}, {}, store) == []
 
 
-def test_a_run_that_a_preset_of_another_name_trained_is_one_of_the_preset_asked_for(
+def test_a_run_that_a_preset_of_another_name_trained_is_one_of_the_requested_preset(
     text_file: Path, tmp_path: Path
 ) -> None:
     store = RunStore(tmp_path)
@@ -217,7 +217,7 @@ def test_a_damaged_measurement_is_made_again(text_file: Path, tmp_path: Path) ->
     assert "it is measured again" in said[0]
 
 
-def test_a_measurement_that_fails_is_told_and_left_out(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_that_fails_is_reported_and_left_out(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     store, spec, run = stored
 
     def fails(subject: Subject) -> dict[str, float]:
@@ -287,14 +287,14 @@ def test_every_kind_of_model_is_loaded_as_it_was(changes: dict[str, object], tex
     assert found.metrics["ce_run@4"] == pytest.approx(found.metrics["ce@4"], abs=1e-5)
 
 
-def test_weights_of_another_model_are_refused(stored: Stored) -> None:
+def test_weights_of_another_model_are_rejected(stored: Stored) -> None:
     _, spec, run = stored
     other = RunSpec(preset=spec.preset, loss="per_loop", readout="layernorm")
     with pytest.raises(LoopverifyError, match=r"are not those of per_loop/layernorm seed 0: missing \['readout_norm"):
         load(other, run)
 
 
-def test_what_claims_want_is_told_by_condition() -> None:
+def test_what_claims_want_is_reported_by_condition() -> None:
     assert wanted_by([CLAIMS["P1.T10.heavy.per_loop.p99"], CLAIMS["P1.T12.size.per_loop"]]) == {
         "per_loop/rmsnorm": {"norm_p99@4", "norm_median@4", "b@late"},
         "per_loop/raw": {"b@late"},

@@ -63,9 +63,9 @@ def test_a_known_shortfall_is_expected_and_says_why(monkeypatch: pytest.MonkeyPa
 
 def test_a_known_shortfall_that_holds_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Shortfall(verdict="contradicted", measured="0.001 nats", seeds=3)
-    result, told = outcome(HELD, monkeypatch, known)
+    result, output = outcome(HELD, monkeypatch, known)
     assert result == "failed"
-    assert told.startswith(
+    assert output.startswith(
         "held, but expected to be contradicted: remove it from train/study/expected_shortfalls.py. held: "
     )
     # One seed of a claim that three contradict can hold by chance.
@@ -128,20 +128,20 @@ def test_evidence_takes_seeds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "output"),
     [
         (["--seeds", "2", "--evidence"], ["evidence required of 2 seeds per condition", "use --seeds 3 or more"]),
         (["--data", "absent.txt"], ["unknown text 'absent.txt'; expected one of auto, ", "or an existing path"]),
         (["--runs", ""], ["--runs is ''; expected a folder for stored runs, such as runs, or . for the current one"]),
     ],
 )
-def test_pytest_refuses_wrong_use_before_it_trains(tmp_path: Path, options: list[str], told: list[str]) -> None:
+def test_pytest_reports_wrong_use_before_it_trains(tmp_path: Path, options: list[str], output: list[str]) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "train", "-k", "T5"]
     done = subprocess.run(
         [*command, "--runs", str(tmp_path / "runs"), *options], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    for words in told:
+    for words in output:
         assert words in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert not (tmp_path / "runs").exists()
@@ -153,6 +153,8 @@ def test_an_empty_name_is_no_run_store(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([*command, "--runs", ""]) == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert told.startswith("error: --runs is ''; expected a folder for stored runs, such as runs, or . for the current")
+    output = " ".join(capsys.readouterr().err.split())
+    assert output.startswith(
+        "error: --runs is ''; expected a folder for stored runs, such as runs, or . for the current"
+    )
     assert not list(tmp_path.iterdir())

@@ -140,8 +140,8 @@ def _wait(folder: Path, condition) -> None:  # type: ignore[no-untyped-def]
     while not condition():
         if time.monotonic() > end:
             logs = sorted([*folder.glob("*.out"), *folder.glob("*.log"), *folder.glob("munge/log")])
-            told = "\n".join(f"{path.name}: {path.read_text(errors='replace')[-2000:]}" for path in logs)
-            raise RuntimeError(f"the Slurm cluster of this test did not come up in {_PATIENCE:g} s:\n{told}")
+            logs_of_nodes = "\n".join(f"{path.name}: {path.read_text(errors='replace')[-2000:]}" for path in logs)
+            raise RuntimeError(f"the Slurm cluster of this test did not come up in {_PATIENCE:g} s:\n{logs_of_nodes}")
         time.sleep(0.2)
 
 

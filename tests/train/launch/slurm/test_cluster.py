@@ -94,9 +94,9 @@ def test_a_sweep_of_four_runs_with_one_pre_emption_ends_with_four_runs(
     command = ("--conditions", *CONDITIONS, "--seeds", "0-1", "--steps", str(STEPS))
     with sweep(slurm, text_file, runs, *command) as parent:
         kept = pre_empt(slurm, runs, log := only(logs, "*_0_0_log.out"))
-        told, _ = parent.communicate(timeout=180)
-    assert parent.returncode == 0, told
-    assert f"4 of 4 runs are in {runs}" in told
+        output, _ = parent.communicate(timeout=180)
+    assert parent.returncode == 0, output
+    assert f"4 of 4 runs are in {runs}" in output
 
     step = int(kept.name.removeprefix("step-"))
     assert 0 < step < STEPS
@@ -120,8 +120,8 @@ def test_a_run_of_two_ranks_with_one_pre_emption_ends_as_one_that_was_never_inte
     command = ("--conditions", "per_loop/rmsnorm", "--steps", "120", "--parallel", "ddp")
     with sweep(slurm, text_file, runs, "nodes=1", "ntasks-per-node=2", *command) as parent:
         kept = pre_empt(slurm, runs, log := only(runs / "slurm", "*_0_log.out"))
-        told, _ = parent.communicate(timeout=180)
-    assert parent.returncode == 0, told
+        output, _ = parent.communicate(timeout=180)
+    assert parent.returncode == 0, output
     step = int(kept.name.removeprefix("step-"))
     assert 0 < step < 120
     errors = [path.read_text() for path in sorted(log.parent.glob("*_log.err"))]
@@ -141,9 +141,9 @@ def test_a_run_of_two_ranks_with_one_pre_emption_ends_as_one_that_was_never_inte
 def test_a_rank_that_fails_ends_its_job_and_is_named(slurm: Mapping[str, str], text_file: Path, tmp_path: Path) -> None:
     conditions = ("--conditions", "per_loop+penalty=1e38/rmsnorm", "--steps", "30")
     with sweep(slurm, text_file, tmp_path / "runs", "ntasks-per-node=2", *conditions) as parent:
-        told, _ = parent.communicate(timeout=180)
+        output, _ = parent.communicate(timeout=180)
     assert parent.returncode == 1
-    assert re.search(r"failed: tiny per_loop\+penalty=1e\+38/rmsnorm seed 0: job \d+: diverged: ", told), told
+    assert re.search(r"failed: tiny per_loop\+penalty=1e\+38/rmsnorm seed 0: job \d+: diverged: ", output), output
 
 
 def test_a_run_that_fails_is_named_and_the_others_go_on(
@@ -151,19 +151,19 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(
 ) -> None:
     conditions = ("per_loop+penalty=1e38/rmsnorm", "terminal/raw")
     with sweep(slurm, text_file, tmp_path / "runs", "--conditions", *conditions, "--steps", "30") as parent:
-        told, _ = parent.communicate(timeout=180)
+        output, _ = parent.communicate(timeout=180)
     assert parent.returncode == 1
-    assert f"1 of 2 runs are in {tmp_path / 'runs'}" in told
-    failed = re.search(r"failed: tiny per_loop\+penalty=1e\+38/rmsnorm seed 0: job (\d+_\d): (.*)", told)
-    assert failed is not None, told
+    assert f"1 of 2 runs are in {tmp_path / 'runs'}" in output
+    failed = re.search(r"failed: tiny per_loop\+penalty=1e\+38/rmsnorm seed 0: job (\d+_\d): (.*)", output)
+    assert failed is not None, output
     assert "diverged" in failed[2]
     (stored,) = RunStore(tmp_path / "runs").runs()
     assert stored.spec["loss"] == "terminal"
 
 
-def test_options_that_slurm_refuses_are_wrong_use(slurm: Mapping[str, str], text_file: Path, tmp_path: Path) -> None:
+def test_options_that_slurm_rejects_are_wrong_use(slurm: Mapping[str, str], text_file: Path, tmp_path: Path) -> None:
     with sweep(slurm, text_file, tmp_path / "runs", "partition=none", "--conditions", "terminal/raw") as parent:
-        told, _ = parent.communicate(timeout=60)
+        output, _ = parent.communicate(timeout=60)
     assert parent.returncode == 2
-    assert "error: Slurm rejects the jobs" in told
-    assert "invalid partition specified: none" in told
+    assert "error: Slurm rejects the jobs" in output
+    assert "invalid partition specified: none" in output
