@@ -15,6 +15,7 @@ import torch
 
 from loopverify.checks import CHECKS, CheckResult
 from loopverify.checks.preserving import same, tensors_of
+from loopverify.errors import unknown
 from tests.loopverify.checks.clean import CLEAN, build
 from tests.loopverify.checks.planting import Saboteur
 from tests.loopverify.checks.saboteurs import SABOTEURS
@@ -81,6 +82,9 @@ def _clean(check: str, family: str, seeds: int) -> dict[str, int]:
 
 def main(names: Sequence[str]) -> None:
     """Store the results of the checks named, all when none is, next to those of the others that are still there."""
+    for name in names:
+        if name not in CHECKS:
+            raise unknown("check", name, CHECKS)
     stored = json.loads(RESULTS.read_text(encoding="utf-8")) if names else {"planted": [], "clean": {}}
     made = results(names or list(CHECKS), SEEDS)
     kept = [of for of in stored["planted"] if of["check"] in CHECKS and of["check"] not in made["clean"]]
